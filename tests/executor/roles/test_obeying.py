@@ -17,6 +17,7 @@ FOLDER = str(RUN / "checkpoints" / "examples_000000000001")
 class Obedient:
     """A role that does what it is told, and keeps a list of it; `quiet` when its steps have ended."""
 
+    name = "trainer:0:1"
     settings = RunSettings(Path("plan"), "data", RUN)
     finished = False
     error: Exception | None = None
@@ -29,6 +30,12 @@ class Obedient:
 
     def start(self, book: dict[str, str]) -> None:
         self.done.append(f"start {book}")
+
+    def lost(self, trainer: str, incarnation: int) -> None:
+        self.done.append(f"lost {trainer} {incarnation}")
+
+    def found(self, trainer: str, book: dict[str, str]) -> None:
+        self.done.append(f"found {trainer} at {book}")
 
     def pause(self) -> None:
         self.done.append("pause")
@@ -137,3 +144,26 @@ def test_a_folder_that_is_none_of_the_run_is_refused(role: Obedient, line: Line,
     obeying.told(Order("save", "/etc", number=1))
     obeying.look()
     assert (role.done, line.refused) == ([], 1)
+
+
+def test_a_role_hears_of_a_trainer_that_is_gone_and_where_another_is(
+    role: Obedient, line: Line, obeying: Obeying
+) -> None:
+    obeying.told(Order("start", number=1))
+    obeying.told(Order("lost", number=2, trainer="trainer:1:0", incarnation=3))
+    obeying.told(Order("found", number=3, trainer="trainer:1:0", book={"trainer:1:0/0": "tcp://b"}))
+    assert role.done[1:] == ["lost trainer:1:0 3", "found trainer:1:0 at {'trainer:1:0/0': 'tcp://b'}"]
+    for number, name in enumerate(("sparse_ps:0", "trainer", "trainer:a:0", "trainer:0", ""), 4):
+        obeying.told(Order("lost", number=number, trainer=name, incarnation=1))
+    assert line.refused == 5
+    assert len(role.done) == 3
+
+
+def test_a_role_that_comes_when_others_work_already_begins_when_they_are_told_of_it(role: Obedient, line: Line) -> None:
+    obeying = Obeying(role, line, {"a": "tcp://a"}, ordered=7)
+    obeying.told(Order("lost", number=8, trainer="trainer:1:0", incarnation=1))
+    obeying.told(Order("found", number=9, trainer="trainer:0:1", book={}))
+    assert role.done == ["lost trainer:1:0 1", "start {'a': 'tcp://a'}"]
+    assert obeying.exchanged() == (0, 9)
+    with pytest.raises(PeerLost, match=r"^an order of the launcher before that to pause is lost"):
+        obeying.told(Order("pause", number=11))
