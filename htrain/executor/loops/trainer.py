@@ -46,6 +46,9 @@ from htrain.executor.transport.port import Network, Outbox, sent_by_role
 from htrain.sync.agreement import Verdict
 
 
+_MOST_KEPT = 4096  # batches behind one that is under way, in a journal
+
+
 @dataclass
 class Totals:
     """What the trainer has done since the run began, resumed parts included."""
@@ -223,9 +226,12 @@ class Trainer:
         return {"position": self._feed.position.to_dict(), "totals": asdict(self.totals)}
 
     def _note(self) -> None:
-        """Keep from where another process would go on, should this one end here. Requires: the lock."""
-        if self._journal:
-            feed = self._feed
+        """Keep from where another process would go on, should this one end here. Requires: the lock.
+
+        Where one replica is far behind others, what was kept before stays: then more is trained again.
+        """
+        feed = self._feed
+        if self._journal and feed.num_kept <= _MOST_KEPT:
             self._journal.write(msgspec.msgpack.encode(GoesOn(feed.start, self.totals, feed.trained, feed.num_open)))
 
     def stop(self) -> None:

@@ -142,6 +142,7 @@ class CoordinatorMachine(Listening):
         seen = self._seen
         incarnation = self._alone.lost(role, self._now, self._patience + self._settings.warm_up_seconds)
         seen.begins_again(role)
+        self._figures.begins_again(role)
         if self._saves.writing:
             seen.saved.setdefault(role, {})  # it keeps nothing; where it stood is known already
         self._exchanges.begins_again(role)
@@ -161,7 +162,6 @@ class CoordinatorMachine(Listening):
             elif role in seen.ready:
                 seconds = self._alone.back(role, self._now)
                 yield from self._give(Order("found", trainer=role, book=own))
-                self._figures.begins_again(self._now)
                 again = self._figures.repeated(role)
                 told = f"{role} goes on after {seconds:.1f} s; batches that it had begun, and trains again: {again}"
                 yield from self._do(Tell(told))
