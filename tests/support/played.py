@@ -12,10 +12,12 @@ from typing import Any
 from played_values import Played, Seen, Troubles
 
 from htrain.errors import Error
+from htrain.executor.roles.alone import Alone
 from htrain.executor.roles.coordination import (
     Asked,
     AskWhetherLives,
     Await,
+    BeginAgain,
     Came,
     CloseCheckpoint,
     CloseVersion,
@@ -28,6 +30,7 @@ from htrain.executor.roles.coordination import (
     Listened,
     OpenCheckpoint,
     OpenVersion,
+    Reach,
     Refused,
     ShowTotals,
     Tell,
@@ -68,7 +71,9 @@ class PlayedRun:
         )  # fmt: skip
         self.seen = Seen()
         self.now = BEGIN
-        self._machine = CoordinatorMachine(plan, settings, tells_of_ends=troubles.tells_of_ends)
+        self._machine = CoordinatorMachine(
+            plan, settings, tells_of_ends=troubles.tells_of_ends, alone=Alone(troubles.replaces)
+        )
         self._draw = random.Random(seed)
         self._troubles = troubles
         self._train_seconds = train_seconds
@@ -77,7 +82,7 @@ class PlayedRun:
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._mailbox: list[Message] = []
-        self._lost = ""
+        self._lost: dict[str, Ended] = {}
         self._asked = False
         self._known: list[Validated | VersionEnded] = []
         self._version: OpenVersion | None = None
@@ -145,18 +150,22 @@ class PlayedRun:
         role.dead = True
         if self._troubles.tells_of_ends:
             self._in(self._draw.uniform(0, 0.9), lambda: self._note_end(role))
-        others = [other for other in self._roles.values() if other.acts and other.training]
+        is_missed = not (self._troubles.tells_of_ends and self._troubles.replaces and role.is_trainer)
+        others = [other for other in self._roles.values() if other.acts and other.training and is_missed]
         for other in self._draw.sample(others, self._draw.randint(0, len(others))):
-            missed = Failed(other.name, "PeerLost", f"{other.name}: no answer from {role.name}")
+            missed = Failed(other.name, "PeerLost", f"{other.name}: no answer from {role.name}", other.incarnation)
             self._in(self._draw.uniform(0, 0.8), lambda missed=missed: self._mailbox.append(missed))
             if not self._troubles.tells_of_ends:
                 self.seen.guilty.add(other.name)
 
     def _note_end(self, role: Played) -> None:
-        self._lost = self._lost or f"{role.name} (process 7) was killed by signal 9"
+        if self._roles[role.name] is role:
+            what = f"{role.name} (process 7) was killed by signal 9"
+            self._lost[role.name] = Ended(what, is_replaceable=role.is_trainer and self._troubles.replaces > 0)
 
     def _say(self, role: Played, message: Message, *, after: float = 0.0) -> None:
         """What a role says comes in the order in which it said it, unless it is gone by then, or its connection lost."""
+        message.incarnation = role.incarnation  # type: ignore[union-attr]
         if isinstance(message, State):
             role.said += 1
             message.place = role.said
@@ -179,7 +188,7 @@ class PlayedRun:
         if role.acts:
             role.steps += role.steps_on and self._draw.random() < 0.7
             metrics = role.metrics() if role.name in self._heard["ready"] else {}
-            self._mailbox.append(Beat(role.name, metrics, role.said, role.heard))
+            self._mailbox.append(Beat(role.name, metrics, role.said, role.heard, role.incarnation))
             self._in(BEAT_SECONDS, lambda: self._beat(role))
 
     def _end_of_data(self, role: Played) -> None:
@@ -285,6 +294,10 @@ class PlayedRun:
                     self._say(role, Ready(role.name, role.metrics()), after=self._delay())
         elif isinstance(said, TellAll):
             self._tell(said.order)
+        elif isinstance(said, BeginAgain):
+            self._begin_again(said.role)
+        elif isinstance(said, Reach):
+            self._reach(said)
         elif isinstance(said, Tell):
             self.seen.told.append(said.text)
         elif isinstance(said, OpenCheckpoint | CloseCheckpoint | DropCheckpoint):
@@ -297,6 +310,40 @@ class PlayedRun:
         elif isinstance(said, CloseVersion):
             self._close_version(said)
         return None
+
+    def _begin_again(self, name: str) -> None:
+        """Another plays the role from what the one before has done; it may die, too, or never come up."""
+        before = self._roles[name]
+        assert before.dead, f"{name} lives, and is begun again"
+        del self._lost[name]
+        for heard in self._heard.values():
+            heard.discard(name)
+        self.seen.begun_again.append(name)
+        self._outstanding = set()  # who was to rest is told again
+        role = self._roles[name] = Played(
+            name, steps=before.steps, owes_the_end=before.finished, incarnation=before.incarnation + 1
+        )
+        self._saved.setdefault(name, {})
+        self._in(self._draw.uniform(0.1, 3), lambda: self._up(role))
+        if self._draw.random() < 0.2:
+            self._in(self._draw.uniform(0, 8), lambda: self._fault(role, "dies"))
+
+    def _reach(self, said: Reach) -> None:
+        """It is told where others are, and how many orders they had."""
+        role = self._roles[said.role]
+        assert said.role in self._heard["hello"]
+        assert said.ordered >= max((each.heard for each in self._roles.values()), default=0)
+        role.heard = said.ordered
+        if role.acts:
+            self._say(role, Ready(role.name, role.metrics()), after=self._delay())
+
+    def _found(self, role: Played) -> None:
+        """It may train."""
+        assert not role.training, "it is begun once"
+        role.training = True
+        seconds = 0.0 if role.owes_the_end else self._draw.uniform(0, 0.5) * self._train_seconds
+        role.owes_the_end = False
+        self._in(seconds, lambda: self._end_of_data(role))
 
     def _close_version(self, said: CloseVersion) -> None:
         """A thread of the launcher's writes the manifest; the next version may begin once it is told of."""
@@ -321,6 +368,9 @@ class PlayedRun:
         self._in(self._delay(), lambda: self._known.append(known))
 
     def _tell(self, order: Order) -> None:
+        if order.trainer:
+            self._tell_of(order)
+            return
         self._verbs.append(order.verb)
         self._number_of_order = order.number
         if order.verb in ("pause", "save", "publish"):
@@ -330,6 +380,19 @@ class PlayedRun:
             self._at_rest = {name: role.state() for name, role in self._roles.items() if role.is_trainer}
         for role in self._roles.values():
             self._obey(role, order)
+
+    def _tell_of(self, order: Order) -> None:
+        """One that is away, or back: all say that they know where it is, and it begins."""
+        assert self._verbs[-1] in ("start", "resume", "pause"), f"{order.verb} while all are needed"
+        for role in self._roles.values():
+            is_gone = role.name == order.trainer and order.verb == "lost"
+            if not role.acts or is_gone:
+                continue
+            role.heard = order.number
+            if order.verb == "found":
+                self._say(role, State(role.name, "found", {}, order.number), after=self._draw.uniform(0, 0.5))
+            elif order.verb == "start" and role.name == order.trainer:
+                self._found(role)
 
     def _disk(self, said: OpenCheckpoint | CloseCheckpoint | DropCheckpoint) -> Any:
         self.now += self._draw.choice((0.0, self._draw.uniform(0, 2)))
@@ -352,7 +415,7 @@ class PlayedRun:
         if not self._batch:
             self._pass(until)
             came = [Came(message) for message in self._mailbox]
-            ended = [Ended(self._lost)] if self._lost else []
+            ended = list(self._lost.values())[:1]
             asked = [Asked()] if self._asked else []
             self.seen.idle_waits += not (came or ended or asked or self._known)
             self._batch = [*came, *ended, *asked, *self._known, Listened()]
@@ -444,6 +507,9 @@ class PlayedRun:
             assert "start" in self._verbs
 
     def _check_order(self, order: Order) -> None:
+        if order.trainer:
+            assert order.trainer.startswith("trainer")
+            return
         before = self._verbs[-1] if self._verbs else ""
         may_follow: dict[str, Sequence[str]] = {
             "start": ("connect",), "pause": ("start", "resume", "pause", "save"), "save": ("pause",), "resume": ("pause", "save", "publish"),

@@ -25,6 +25,7 @@ class Played:
     said: int = 0  # states
     heard: int = 0  # orders
     loses: bool = False  # the next state that it says
+    incarnation: int = 0
 
     @property
     def is_trainer(self) -> bool:
@@ -62,6 +63,7 @@ class Troubles:
     full: tuple[float, float] = (0.0, 0.0)
     sleeps: tuple[float, ...] = ()
     tells_of_ends: bool = True
+    replaces: int = 0  # how often a trainer may be begun again alone
     stops: str = ""  # what the validation number `ends_at`, from 1, says
     fails: Error | None = None
     ends_at: int = 0
@@ -94,6 +96,7 @@ class Seen:
         default_factory=list
     )  # there for readers: examples, whether the last
     unpublished: int = 0  # that could not be
+    begun_again: list[str] = field(default_factory=list)  # while others went on
     unreadable: bool = False  # the machine has heard that a role cannot read on
 
     @property

@@ -322,6 +322,34 @@ def test_a_role_that_is_killed_and_started_again_is_taken_in_and_every_example_i
     assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
 
 
+def test_a_trainer_of_a_role_command_is_begun_again_by_it_while_others_go_on(
+    elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    """Between hosts connections are numbered: those with the one before end with it."""
+    plan = tmp_path / "plan"
+    ledger_plan(this_machine(groups=1, trainers=2, group_ps=1, sparse_ps=1, dense_ps=0)).save(plan)
+    launcher = elsewhere.launch(plan, DATA, *ENDLESS, "--checkpoint-seconds", "1", "--retries", "3", "--workers", "1")
+    names = ("trainer:0:0", "trainer:0:1", "group_ps:0:0", "sparse_ps:0")
+    roles = {name: elsewhere.role(name) for name in names}
+    wait_for_a_checkpoint(elsewhere.run, launcher)
+    for victim in ("trainer:0:1", "trainer:0:0", "trainer:0:1"):
+        another_checkpoint(elsewhere.run, launcher)
+        before = elsewhere.pid_of(victim)
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda v=victim, was=before: elsewhere.pid_of(v) != was, launcher, f"another {victim}")
+    another_checkpoint(elsewhere.run, launcher)
+    launcher.send_signal(signal.SIGINT)
+    said = ended(launcher, 130)
+    assert "the run goes on" not in said, said
+    again = [int(count) for count in re.findall(r"batches that it had begun, and trains again: (\d+)", said)]
+    assert len(again) == 3
+    off = counted(plan, elsewhere.run) - owed(elsewhere.run)
+    assert off.min() >= 0
+    assert off.sum() <= sum(again) * 32 * 26
+    for role in roles.values():
+        ended(role, 130)
+
+
 def test_a_role_that_hangs_is_given_up_and_another_takes_its_place_for_good(elsewhere: Elsewhere, plan: Path) -> None:
     launcher = elsewhere.launch(
         plan, DATA, *ENDLESS, "--checkpoint-seconds", "0.7", "--liveness-seconds", "3", "--retries", "3"

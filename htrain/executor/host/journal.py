@@ -37,11 +37,6 @@ class Journal:
         (length,) = _LENGTH.unpack_from(self._memory, start)
         return self._memory[start + _LENGTH.size : start + _LENGTH.size + length]
 
-    def clear(self) -> None:
-        """No word counts from now on. Requires: nobody writes any more."""
-        self._written = 0
-        _HEAD.pack_into(self._memory, 0, 0)
-
     def close(self) -> None:
         """Let the memory go."""
         self._memory.close()

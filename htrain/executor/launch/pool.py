@@ -147,7 +147,7 @@ class RoleProcesses:
 
     def begin_again(self, role: str) -> None:
         """Have the process of a role, which has ended, forked anew: it goes on from where that was."""
-        del self._statuses[role]
+        del self._statuses[role], self.pids[role]
         with suppress(OSError):  # a supervisor that is gone: `lost` says so
             self._connection.send_bytes(AGAIN + role.encode())
 

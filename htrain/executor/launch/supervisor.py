@@ -263,13 +263,18 @@ class _Playing:
             _say(self._connection, Started(role, process.pid or 0))
 
     def watch(self) -> bytes:
-        """Until all have ended, or the launcher has something to say, which is returned. Raises EOFError where it has closed its end."""
-        while self._living and self._connection not in wait([self._connection, *self._sentinels], _TICK_SECONDS):
+        """Until all have ended, of which none may be begun again, or the launcher has something to say, which is returned. Raises EOFError where it has closed
+        its end."""
+        while self._goes_on and self._connection not in wait([self._connection, *self._sentinels], _TICK_SECONDS):
             for process in [process for process in self._living if process.exitcode is not None]:
                 self._living.remove(process)
                 for role in self._processes[process]:
                     _say(self._connection, Ended(role, process.exitcode or 0))
-        return self._connection.recv_bytes() if self._living else b""
+        return self._connection.recv_bytes() if self._goes_on else b""
+
+    @property
+    def _goes_on(self) -> bool:
+        return bool(self._living or self._journals)
 
     @property
     def _sentinels(self) -> list[int]:

@@ -87,6 +87,11 @@ class Feed:
         with self._lock:
             return self._handed.word(totals)
 
+    @property
+    def num_kept(self) -> int:
+        """The batches that a word tells of one by one."""
+        return self._handed.num_kept
+
     def stop(self) -> None:
         """End the reading thread, unless it hangs."""
         self._stopping = True

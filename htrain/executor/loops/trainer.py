@@ -43,6 +43,8 @@ from htrain.executor.transport.collective import CollectiveLoop
 from htrain.executor.transport.port import Network, Outbox, sent_by_role
 from htrain.sync.agreement import Verdict
 
+_MOST_KEPT = 4096  # batches behind one that is under way, in a journal
+
 
 @dataclass
 class Totals:
@@ -205,8 +207,11 @@ class Trainer:
         return {"position": self._feed.position.to_dict(), "totals": asdict(self.totals)}
 
     def _note(self) -> None:
-        """Keep from where another process would go on, should this one end here. Requires: the lock."""
-        if self._journal:
+        """Keep from where another process would go on, should this one end here. Requires: the lock.
+
+        Where one replica is far behind others, what was kept before stays: then more is trained again.
+        """
+        if self._journal and self._feed.num_kept <= _MOST_KEPT:
             self._journal.write(self._feed.word(self.totals))
 
     def stop(self) -> None:

@@ -1,13 +1,16 @@
 """A run's figures, from the reports of its roles: its totals so far, and its steady part. It has no clock: whoever asks says what time it is."""
 
+from collections import Counter
 from typing import Any
 
 from htrain.executor.record.measured import Measured, measure
+from htrain.executor.record.sent import SENT_TO, packed, sent_in
 from htrain.executor.record.totals import RunTotals, summarise
 from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan
 
 _WINDOW_SECONDS = 5.0
+_COUNTED, _STALENESS = ("cpu_seconds", "bytes_sent", "seconds_waited", "malformed"), "staleness"
 SHORTEST_STEADY_SECONDS = 2.5  # roles report twice a second, each at its own time: over less, what one has sent does not go with what others have trained
 
 
@@ -21,12 +24,13 @@ class Figures:
         self._plan = plan
         self._trainers = [role for role in plan.cluster.roles if role_of(role) == TRAINER]
         self._reports: dict[str, dict[str, Any]] = {}
+        self._before: dict[str, dict[str, Any]] = {}  # of processes that are gone
         self._examples = dict.fromkeys(self._trainers, 0)
         self.examples = (
             0  # that all trainers have trained, as far as they have told, since the run began, resumed or not
         )
         self._examples_before = 0
-        self._began = self._measured_from = 0.0
+        self._began = 0.0
         self._first: dict[str, dict[str, Any]] = {}
         self._steady: list[tuple[float, dict[str, dict[str, Any]]]] = []
         self._windows: list[tuple[float, dict[str, dict[str, Any]]]] = []
@@ -38,6 +42,8 @@ class Figures:
 
     def report(self, role: str, metrics: dict[str, Any]) -> None:
         """A role says what it has measured since it started."""
+        if role in self._before:
+            metrics = _added(self._before[role], metrics)
         self._reports[role] = metrics
         if role in self._examples:
             trained = int(metrics.get("examples", 0))
@@ -46,16 +52,15 @@ class Figures:
 
     def begin(self, now: float) -> None:
         """Training begins."""
-        self._began = self._measured_from = now
+        self._began = now
         self._first = self.reports
         self._examples_before = self.examples
         self._windows = [(now, self._first)]
 
-    def begins_again(self, now: float) -> None:
-        """A role has been begun again, and counts anew what it does: what is measured, is so from now on."""
-        self._measured_from = now
-        self._first = self.reports
-        self._windows, self._steady = [(now, self._first)], []
+    def begins_again(self, role: str) -> None:
+        """The process of a role is followed by another, which counts some of what it does anew: that is added to what the one before has told."""
+        before = self._reports.get(role, {})
+        self._before[role] = {key: before[key] for key in (*_COUNTED, _STALENESS, SENT_TO) if key in before}
 
     @property
     def trained(self) -> int:
@@ -92,5 +97,17 @@ class Figures:
         if len(self._steady) > 1 and self._steady[1][0] - self._steady[0][0] >= SHORTEST_STEADY_SECONDS:
             (then, before), (now, after) = self._steady
         else:
-            then, before, after = self._measured_from, self._first, self._reports
+            then, before, after = self._began, self._first, self._reports
         return measure(self._plan, before, after, now - then)
+
+
+def _added(before: dict[str, Any], metrics: dict[str, Any]) -> dict[str, Any]:
+    """What a role has measured, and the processes before it."""
+    if not metrics:
+        return metrics
+    counted = {key: before.get(key, 0) + metrics[key] for key in _COUNTED if key in metrics}
+    staleness = Counter(before.get(_STALENESS, {}))
+    staleness.update(metrics.get(_STALENESS, {}))
+    sent = Counter(sent_in(before))
+    sent.update(sent_in(metrics))
+    return {**metrics, **counted, _STALENESS: dict(staleness), SENT_TO: packed(sent)}

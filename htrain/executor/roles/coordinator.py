@@ -142,6 +142,7 @@ class CoordinatorMachine(Listening):
         seen = self._seen
         incarnation = self._alone.lost(role, self._now, self._patience + self._settings.warm_up_seconds)
         seen.begins_again(role)
+        self._figures.begins_again(role)
         if self._saves.writing:
             seen.saved.setdefault(role, {})  # it keeps nothing; where it stood is known already
         self._exchanges.begins_again(role)
@@ -165,7 +166,6 @@ class CoordinatorMachine(Listening):
             elif self._alone.can_begin(role, self._roles):
                 yield from self._give(Order("start", trainer=role))
                 seconds, again = self._alone.back(role, self._now), self._figures.repeated(role)
-                self._figures.begins_again(self._now)
                 told = f"{role} goes on after {seconds:.1f} s; batches that it had begun, and trains again: {again}"
                 yield from self._do(Tell(told))
 

@@ -79,6 +79,11 @@ class Handed:
         return sorted({*later, *handed}, key=_order)
 
     @property
+    def num_kept(self) -> int:
+        """The batches behind `start` that replicas have, or have trained."""
+        return len(self._handed)
+
+    @property
     def num_open(self) -> int:
         """The batches that replicas have and have not trained to their ends."""
         return sum(not handed.has_ended for handed in self._handed)

@@ -24,7 +24,7 @@ def play(role, *_):
     print("a role prints", role)
     os.write(1, b"a library of it, too")
     time.sleep(60)
-module.play_all = lambda roles, *_: play(*roles)
+module.play_all = lambda roles, *_, **kept: play(*roles)
 module.main({})
 """
 Maker = Callable[[], RoleProcesses]
@@ -41,7 +41,11 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Maker]:
         settings = RunSettings(tmp_path, "synthetic:", tmp_path)
         pools.append(
             pool := RoleProcesses(
-                [[role] for role in ROLES], settings, Launcher("tcp://nowhere", this_process()), supervisors
+                [[role] for role in ROLES],
+                settings,
+                Launcher("tcp://nowhere", this_process()),
+                supervisors,
+                alone=ROLES[:2],
             )
         )
         deadline = time.monotonic() + 60
@@ -150,3 +154,29 @@ def test_kill_ends_all_at_once(start: Maker, monkeypatch: pytest.MonkeyPatch) ->
     pool.kill()
     assert not psutil.wait_procs(family, timeout=30)[1]
     assert time.monotonic() - began < 30
+
+
+def test_a_role_that_may_be_alone_is_begun_again_while_others_stay(start: Maker) -> None:
+    pool = start()
+    before = dict(pool.pids)
+    for role in ("trainer:0:0", "trainer:1:0"):
+        os.kill(before[role], signal.SIGKILL)  # both in one moment: each is told of
+    for role in ("trainer:0:0", "trainer:1:0"):
+        await_end(pool, role)
+        assert pool.can_begin_again(role)
+        pool.begin_again(role)
+    deadline = time.monotonic() + 20
+    while not all(pool.lives(role) for role in ROLES) and time.monotonic() < deadline:
+        select.select(pool.descriptors, [], [], 1.0)
+    assert pool.lost() == ""
+    assert [pool.pids[role] == before[role] for role in ROLES] == [False, False, True]
+    os.kill(before["sparse_ps:0"], signal.SIGKILL)
+    await_end(pool, "sparse_ps:0")
+    assert not pool.can_begin_again("sparse_ps:0")
+
+
+def await_end(pool: RoleProcesses, role: str) -> None:
+    deadline = time.monotonic() + 20
+    while pool.lives(role) and time.monotonic() < deadline:
+        select.select(pool.descriptors, [], [], 1.0)
+    assert not pool.lives(role)

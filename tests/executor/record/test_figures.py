@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from htrain.executor.record.figures import Figures
+from htrain.executor.record.sent import SENT_TO, packed, sent_in
 from htrain.plan.plan import Plan
 
 
@@ -70,3 +71,27 @@ def test_an_error_names_the_last_step_that_a_role_has_told_of(plan: Plan) -> Non
     figures.report("trainer:0:0", {"steps": 12})
     assert figures.last_step("trainer:0:0") == "12"
     assert figures.last_step("sparse_ps:0") == "not known"
+
+
+def test_a_trainer_that_was_begun_again_counts_on(plan: Plan) -> None:
+    """Its examples it knows itself; what its process counts, the launcher adds up."""
+    figures = Figures(plan)
+    report = {"steps": 9, "examples": 90, "cpu_seconds": 2.0, "bytes_sent": 100, "staleness": {"1": 4}}
+    for role in plan.cluster.roles:
+        figures.report(role, {**report, SENT_TO: packed({"sparse_ps:0": 100})})
+    before = figures.examples
+    for cpu_seconds in (0.5, 0.75):
+        figures.begins_again("trainer:0:0")
+        again = {
+            "steps": 10,
+            "examples": 100,
+            "cpu_seconds": cpu_seconds,
+            "bytes_sent": 7,
+            "staleness": {"1": 1, "2": 5},
+        }
+        figures.report("trainer:0:0", {**again, SENT_TO: packed({"sparse_ps:0": 4, "group_ps:0:0": 3})})
+    found = figures.reports["trainer:0:0"]
+    assert figures.examples == before + 10
+    assert (found["steps"], found["cpu_seconds"], found["bytes_sent"]) == (10, 3.25, 114)
+    assert found["staleness"] == {"1": 6, "2": 10}
+    assert sent_in(found) == {"sparse_ps:0": 108, "group_ps:0:0": 6}

@@ -58,7 +58,7 @@ def drawn_troubles(draw: random.Random) -> Troubles:
         faults=tuple((draw.uniform(0, 60), draw.choice(ROLES), draw.choice(FAULTS)) for _ in range(draw.choice((0, 1, 1, 2, 3)))),
         full=draw.choice(((0.0, 0.0), (full, full + draw.uniform(0, 150)))),
         sleeps=draw.choice(((), (draw.uniform(0, 60),))),
-        tells_of_ends=draw.random() < 0.7,
+        tells_of_ends=draw.random() < 0.7, replaces=draw.choice((0, 0, 1, 3)),
     )  # fmt: skip
 
 
@@ -448,3 +448,30 @@ def test_who_asks_a_run_to_stop_waits_for_no_version(seed: int, asks: float) -> 
         assert isinstance(seen.error, Interrupted), seen.error
         assert not seen.versions
         assert str(seen.error).startswith("stopped ")
+
+
+@given(seed=seeds)
+@settings(quick, max_examples=200)
+def test_a_trainer_that_dies_is_begun_again_while_others_go_on_and_the_run_ends_as_it_would_have(seed: int) -> None:
+    """Whenever it dies, while roles train, come to rest or write; where it dies too often, the run ends with its name."""
+    draw = random.Random(seed)
+    trainers = [role for role in ROLES if role.startswith("trainer")]
+    faults = tuple((draw.uniform(0, 40), draw.choice(trainers), "dies") for _ in range(draw.choice((1, 1, 2))))
+    seen = run_of(seed, Troubles(faults=faults, replaces=draw.choice((1, 3))))
+    if seen.error:
+        assert isinstance(seen.error, PeerLost | Interrupted)
+        assert named(seen) in trainers
+    else:
+        assert seen.valid[-1].finished
+        assert seen.result
+        assert seen.result.totals.examples == seen.examples
+
+
+def test_a_trainer_that_dies_in_training_is_begun_again_alone() -> None:
+    troubles = Troubles(faults=((30.0, "trainer:1:0", "dies"),), replaces=3)
+    runs = [PlayedRun(PLAN, seed, troubles, train_seconds=60, every=20.0).play() for seed in range(20)]
+    found = [seen for seen in runs if seen.begun_again == ["trainer:1:0"] and not seen.error]  # another may die, too
+    assert len(found) > 8
+    for seen in found:
+        assert seen.orders.count("lost") == seen.orders.count("found") == 1
+        assert any(line.startswith("trainer:1:0 goes on after") for line in seen.told)

@@ -17,7 +17,7 @@ FOLDER = str(RUN / "checkpoints" / "examples_000000000001")
 class Obedient:
     """A role that does what it is told, and keeps a list of it; `quiet` when its steps have ended."""
 
-    name = "trainer:0:0"
+    name = "trainer:0:1"
     settings = RunSettings(Path("plan"), "data", RUN)
     finished = False
     error: Exception | None = None
@@ -35,7 +35,7 @@ class Obedient:
         self.done.append(f"lost {trainer} {incarnation}")
 
     def found(self, trainer: str, book: dict[str, str]) -> None:
-        self.done.append(f"found {trainer} {book}")
+        self.done.append(f"found {trainer} at {book}")
 
     def pause(self) -> None:
         self.done.append("pause")
@@ -146,31 +146,31 @@ def test_a_folder_that_is_none_of_the_run_is_refused(role: Obedient, line: Line,
     assert (role.done, line.refused) == ([], 1)
 
 
-def test_a_role_says_that_it_knows_where_a_trainer_is_that_was_begun_again(
+def test_a_role_hears_of_a_trainer_that_is_gone_and_where_another_is(
     role: Obedient, line: Line, obeying: Obeying
 ) -> None:
-    other, book = "trainer:0:1", {"trainer:0:1/0": "tcp://b"}
-    obeying.told(Order("lost", number=1, trainer=other, incarnation=2))
-    obeying.told(Order("found", number=2, trainer=other, book=book))
-    obeying.told(Order("start", number=3, trainer=other))
-    assert role.done == [f"lost {other} 2", f"found {other} {book}"], "another is to start"
-    assert line.states == [("found", 2, 1)]
+    obeying.told(Order("start", number=1))
+    obeying.told(Order("lost", number=2, trainer="trainer:1:0", incarnation=3))
+    obeying.told(Order("found", number=3, trainer="trainer:1:0", book={"trainer:1:0/0": "tcp://b"}))
+    assert role.done[1:] == ["lost trainer:1:0 3", "found trainer:1:0 at {'trainer:1:0/0': 'tcp://b'}"]
+    for number, name in enumerate(("sparse_ps:0", "trainer", "trainer:a:0", "trainer:0", ""), 4):
+        obeying.told(Order("lost", number=number, trainer=name, incarnation=1))
+    assert line.refused == 5
+    assert len(role.done) == 3
+    assert line.states == [("found", 3, 1)], "it knows where that is"
+    obeying.told(Order("start", number=9, trainer="trainer:1:0"))
+    assert len(role.done) == 3, "another is to start"
 
 
-def test_a_trainer_that_was_begun_again_starts_when_it_is_told_to_and_not_when_it_is_found(
+def test_a_role_that_comes_when_others_work_already_begins_when_it_is_told_to_and_not_when_it_is_found(
     role: Obedient, line: Line
 ) -> None:
     obeying = Obeying(role, line, {"a": "tcp://a"}, ordered=7)
-    obeying.told(Order("pause", number=7))
-    assert role.done == [], "the order is of before it came"
-    obeying.told(Order("found", number=8, trainer=role.name, book={"trainer:0:0/0": "tcp://b"}))
-    assert role.done == []
-    assert line.states == [("found", 8, 1)]
-    obeying.told(Order("start", number=9, trainer=role.name))
-    assert role.done == ["start {'a': 'tcp://a'}"]
-
-
-@pytest.mark.parametrize("name", ["sparse_ps:0", "trainer:0", "trainer:x:0", ""])
-def test_who_is_no_trainer_is_not_begun_again(role: Obedient, line: Line, obeying: Obeying, name: str) -> None:
-    obeying.told(Order("lost", number=1, trainer=name, incarnation=1))
-    assert (role.done, line.states, line.refused) == ([], [], 1)
+    obeying.told(Order("lost", number=8, trainer="trainer:1:0", incarnation=1))
+    obeying.told(Order("found", number=9, trainer="trainer:0:1", book={}))
+    assert role.done == ["lost trainer:1:0 1"]
+    obeying.told(Order("start", number=10, trainer="trainer:0:1"))
+    assert role.done == ["lost trainer:1:0 1", "start {'a': 'tcp://a'}"]
+    assert obeying.exchanged() == (1, 10)
+    with pytest.raises(PeerLost, match=r"^an order of the launcher before that to pause is lost"):
+        obeying.told(Order("pause", number=12))
