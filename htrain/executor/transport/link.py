@@ -48,7 +48,10 @@ class Link:
         answer: Message | None = None
         while not isinstance(answer, Addresses):
             check()
-            if isinstance(answer, Order):
+            if isinstance(answer, Order) and answer.verb in (
+                "stop",
+                "abort",
+            ):  # others are late words to a process before
                 raise PeerLost(f"{self.role}: the launcher has given up the run")
             if time.monotonic() > deadline:
                 raise PeerLost(f"{self.role}: the launcher sent no addresses within {deadline_seconds:.0f} s")

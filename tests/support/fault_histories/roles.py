@@ -114,11 +114,12 @@ class Role:
         if isinstance(message, Addresses) and self._obeying is None:
             self._obeying = self.attempt.machines.obeying(self, _Line(self), message.book, message.ordered)
             self.world.soon(self.process, self._fill, mean=0.01)
+        elif isinstance(message, Order) and self._obeying is None:
+            if message.verb in ("stop", "abort"):  # others are late words to a process before
+                self._fail(PeerLost(f"{self.name}: the launcher has given up the run"))
         elif isinstance(message, Order):
             self._orders.append(message)
-            if self._obeying is None:
-                self._fail(PeerLost(f"{self.name}: the launcher has given up the run"))
-            elif self._is_ready:
+            if self._is_ready:
                 self.call()
 
     def _fill(self) -> None:
