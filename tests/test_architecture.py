@@ -22,9 +22,15 @@ OF_OPS = (
 )  # a pass names the ops of its pattern; a frontend's nodes have types of their own
 
 
-def lists_of_types(source: str) -> Iterator[int]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A module, parsed once for all rules."""
+    return ast.parse(path.read_text())
+
+
+def lists_of_types(tree: ast.AST) -> Iterator[int]:
     """The lines on which the `type` of something is looked for in a list, or by a part of its name."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if (
             isinstance(node, ast.Compare)
             and _is_type(node.left)
@@ -46,13 +52,13 @@ def _is_type(node: ast.expr) -> bool:
 
 @pytest.mark.parametrize("line", ["op.type in NAMES", "op.type not in ('A', 'B')", "op.type.startswith('Sparse')"])
 def test_a_list_of_ops_is_seen(line: str) -> None:
-    assert list(lists_of_types(line)) == [1]
+    assert list(lists_of_types(ast.parse(line))) == [1]
 
 
 def test_no_module_but_those_of_ops_and_passes_has_a_list_of_ops() -> None:
     """What others must know of an op is a trait of it (docs/decisions/op-traits.md)."""
     others = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in OF_OPS]
-    assert [f"{path.relative_to(PACKAGE)}:{line}" for path in others for line in lists_of_types(path.read_text())] == []
+    assert [f"{path.relative_to(PACKAGE)}:{line}" for path in others for line in lists_of_types(tree_of(path))] == []
 
 
 # Where a strategy may be named: its own three places, its ops, the tables of the spec, the words of older plans, and the public names; a client is HET's.
@@ -67,9 +73,8 @@ ROOMS = (
 )  # fmt: skip
 
 
-def named_in(source: str) -> Iterator[str]:
+def named_in(tree: ast.AST) -> Iterator[str]:
     """The names and texts of a module, but for what it documents."""
-    tree = ast.parse(source)
     documented = (
         node.body[0]
         for node in ast.walk(tree)
@@ -84,13 +89,19 @@ def named_in(source: str) -> Iterator[str]:
             yield node.value
 
 
+@cache
+def names_in_modules() -> dict[Path, list[str]]:
+    """Those of each module in which no strategy may be named."""
+    others = (path for path in MODULES if not str(path.relative_to(PACKAGE)).startswith(ROOMS))
+    return {path: sorted(set(named_in(tree_of(path)))) for path in others}
+
+
 @pytest.mark.parametrize("home", STRATEGIES)
 def test_a_strategy_is_named_where_it_lives_and_nowhere_else(home: str) -> None:
     strangers = [
         f"{path.relative_to(PACKAGE)}: {name[:60]}"
-        for path in MODULES
-        if not str(path.relative_to(PACKAGE)).startswith(ROOMS)
-        for name in named_in(path.read_text())
+        for path, names in names_in_modules().items()
+        for name in names
         if re.search(STRATEGIES[home], name, re.IGNORECASE if home != "het" else 0)
     ]
     assert strangers == []
@@ -105,7 +116,7 @@ NAMES = {module_of(path) for path in MODULES}
 
 def imported_by(path: Path) -> Iterator[str]:
     """What a module imports when it runs: by statements, and by names that are written out."""
-    open_nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    open_nodes: list[ast.AST] = [tree_of(path)]
     while open_nodes:
         node = open_nodes.pop()
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -174,9 +185,7 @@ def test_no_loop_copies_arrays_by_slices() -> None:
         *arrays_copied_by_slices(ast.parse("@njit(cache=True)\ndef f(a, b):\n    a[:2] = 0.0\n    a[1:, 2] = b"))
     ] == [4]
     assert not [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in MODULES
-        for line in arrays_copied_by_slices(ast.parse(path.read_text()))
+        f"{path.relative_to(ROOT)}:{line}" for path in MODULES for line in arrays_copied_by_slices(tree_of(path))
     ]
 
 
@@ -192,8 +201,7 @@ def test_loops_that_are_kept_on_disk_are_compiled_once() -> None:
 
 def sizes_of_functions() -> list[int]:
     """Lines of each function of the package, without its docstring."""
-    trees = [ast.parse(path.read_text()) for path in MODULES]
-    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    found = [node for path in MODULES for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef)]
     return sorted((node.end_lineno or 0) - node.lineno + 1 - lines_of_docstring(node) for node in found)
 
 
@@ -231,7 +239,7 @@ def raises(node: ast.AST) -> bool:
 @cache
 def all_public_names() -> dict[Path, list[Public]]:
     """Those of each module."""
-    return {path: list(public_names(ast.parse(path.read_text()).body)) for path in MODULES}
+    return {path: list(public_names(tree_of(path).body)) for path in MODULES}
 
 
 def undocumented(room: str) -> Iterator[str]:
@@ -257,5 +265,5 @@ def test_public_names_say_what_they_are_and_what_they_raise(room: str) -> None:
 def test_calls_with_many_arguments_name_them() -> None:
     """Of six or more that stand by their place alone there are few: BLAS, operators of torch, comparisons of shapes."""
     lines = sum(path.read_text().count("\n") for path in MODULES)
-    calls = [node for path in MODULES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    calls = [node for path in MODULES for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
     assert 1000 * sum(len(call.args) >= 6 for call in calls) / lines < 0.5
