@@ -1,5 +1,6 @@
 """A run that begins with another's checkpoint has its tables and optimizer states bit for bit, whatever cluster and cache either has."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,17 +48,23 @@ BY_OPTIMIZER = [
 ]
 
 
-def plan_of(counts: Counts, cache: str, optimizer: str) -> Plan:
+def plan_of(counts: Counts, kind: str, optimizer: str) -> Plan:
+    """The plan with that kind of cache. Several cases have the same one: nobody changes it."""
+    return _planned(tuple(counts.items()), kind, optimizer)
+
+
+@cache
+def _planned(counts: tuple[tuple[str, int], ...], kind: str, optimizer: str) -> Plan:
     flags = {
         "batch_size": BATCH,
         "net_replicas": 1,
         "sparse_optimizer": optimizer,
         "dense_optimizer": "adagrad",
     }
-    if cache == "lookahead" and counts.get("groups", 1) > 1:
+    if kind == "lookahead" and dict(counts).get("groups", 1) > 1:
         flags["dense_sync"] = "allreduce"
-    options = with_flags(**flags, **CACHES[cache])  # type: ignore[arg-type]
-    return small_plan(options, **counts)[1]
+    options = with_flags(**flags, **CACHES[kind])  # type: ignore[arg-type]
+    return small_plan(options, **dict(counts))[1]
 
 
 def rows_of(net: Net, parameter: Parameter) -> Parameter | None:

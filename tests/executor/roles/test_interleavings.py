@@ -1,5 +1,6 @@
 """Whole runs by the machines of roles alone: whatever order messages, threads and rounds take, what must hold does (HT 2.3, 3.1.1)."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,43 +61,52 @@ def first_parameters(plan: Plan) -> dict[str, torch.Tensor]:
     return found | ({"item.weight": whole} if whole is not None else {})
 
 
-PLANS = {
-    "with group PSs": plan_of({}),
-    "a trainer alone": plan_of({}, group_ps=0),
-    "no prefetch": plan_of({"prefetch": False}),
-    "behind a HET cache": plan_of({"cache": "het", "cache_capacity": "50%", "cache_staleness": 0}),
+Asked = tuple[dict[str, object], dict[str, int]]
+PLANS: dict[str, Asked] = {
+    "with group PSs": ({}, {}),
+    "a trainer alone": ({}, {"group_ps": 0}),
+    "no prefetch": ({"prefetch": False}, {}),
+    "behind a HET cache": ({"cache": "het", "cache_capacity": "50%", "cache_staleness": 0}, {}),
 }
+
+
+@cache
+def plan_called(name: str) -> Plan:
+    """One of PLANS or ROUNDS, compiled where it is first run: every worker collects these tests, and one runs them."""
+    options, counts = (PLANS | ROUNDS)[name]
+    return plan_of(options, **counts)
 
 
 @pytest.mark.parametrize("name", PLANS)
 @given(seed=seeds)
 @quick
 def test_one_replica_follows_pytorch_in_whatever_order_messages_come(name: str, seed: int) -> None:
-    plan = PLANS[name]
+    plan = plan_called(name)
     wanted = torch_losses(first_parameters(plan), 6)
     seen = run(plan, seed, 6)
     assert seen.losses["trainer:0:0"] == pytest.approx(wanted, rel=1e-4)
     assert seen.leftovers() == []
 
 
-HOGWILD = {
-    (trainers, replicas, group_ps, bound): plan_of(
-        {"net_replicas": replicas, "bounded_staleness": bound}, trainers=trainers, group_ps=group_ps
-    )
-    for trainers, replicas, group_ps, bound in (
-        (1, 3, 2, True), (2, 2, 2, True), (3, 1, 1, True), (2, 2, 2, False), (1, 3, 0, True), (1, 3, 0, False)
-    )
-}  # fmt: skip
+Shape = tuple[int, int, int, bool]
+HOGWILD: tuple[Shape, ...] = (
+    (1, 3, 2, True), (2, 2, 2, True), (3, 1, 1, True), (2, 2, 2, False), (1, 3, 0, True), (1, 3, 0, False)
+)  # fmt: skip
+
+
+@cache
+def hogwild_plan(shape: Shape) -> Plan:
+    trainers, replicas, group_ps, bound = shape
+    options: dict[str, object] = {"net_replicas": replicas, "bounded_staleness": bound}
+    return plan_of(options, trainers=trainers, group_ps=group_ps)
 
 
 @pytest.mark.parametrize("shape", HOGWILD, ids=str)
 @given(seed=seeds, threads=st.sampled_from([1, 2, 8]))
 @quick
-def test_every_step_is_run_once_and_none_misses_more_than_the_bound(
-    shape: tuple[int, int, int, bool], seed: int, threads: int
-) -> None:
+def test_every_step_is_run_once_and_none_misses_more_than_the_bound(shape: Shape, seed: int, threads: int) -> None:
     trainers, replicas, _, bound = shape
-    seen = run(HOGWILD[shape], seed, 9, threads=threads)
+    seen = run(hogwild_plan(shape), seed, 9, threads=threads)
     assert [len(losses) for losses in seen.losses.values()] == [9] * trainers
     assert seen.leftovers() == []
     written = {role: histogram for role, histogram in seen.staleness.items() if histogram}
@@ -106,10 +116,10 @@ def test_every_step_is_run_once_and_none_misses_more_than_the_bound(
         assert not bound or max(histogram) <= trainers * replicas
 
 
-ROUNDS = {
-    f"{sync} {mode} {through}": plan_of(
+ROUNDS: dict[str, Asked] = {
+    f"{sync} {mode} {through}": (
         {"dense_sync": sync, "sync_period": 2, "sync_mode": mode, "sync_through": through},
-        groups=2, dense_ps=int(through == "dense_ps"),
+        {"groups": 2, "dense_ps": int(through == "dense_ps")},
     )
     for sync in ("easgd", "bmuf", "model_averaging")
     for mode in ("background", "fixed_rate")
@@ -121,7 +131,7 @@ ROUNDS = {
 @given(seed=seeds)
 @settings(quick, max_examples=10)
 def test_groups_that_exchange_rounds_come_to_their_end(name: str, seed: int) -> None:
-    seen = run(ROUNDS[name], seed, 6)
+    seen = run(plan_called(name), seed, 6)
     assert [len(losses) for losses in seen.losses.values()] == [6, 6]
     assert seen.rounds >= 2
     assert seen.leftovers() == []
@@ -130,7 +140,7 @@ def test_groups_that_exchange_rounds_come_to_their_end(name: str, seed: int) -> 
 @given(seed=seeds, parity=st.integers(0, 2))
 @quick
 def test_a_repeated_request_of_a_cache_or_of_a_round_changes_nothing(seed: int, parity: int) -> None:
-    plan = PLANS["behind a HET cache"]
+    plan = plan_called("behind a HET cache")
     wanted = torch_losses(first_parameters(plan), 6)
     seen = run(
         plan, seed, 6, twice=lambda endpoint, context: endpoint.startswith("sparse_ps") and context.step % 3 == parity
@@ -143,7 +153,7 @@ def test_a_repeated_request_of_a_cache_or_of_a_round_changes_nothing(seed: int, 
 @given(seed=seeds)
 @settings(quick, max_examples=10)
 def test_messages_of_steps_that_have_ended_change_nothing_when_they_come_again(name: str, seed: int) -> None:
-    seen = run(PLANS[name], seed, 6)
+    seen = run(plan_called(name), seed, 6)
     stores = {role: {n: t.clone() for n, t in parts.store.items()} for role, parts in seen.parts.items()}
     seen.send_again()
     assert seen.leftovers() == []
