@@ -137,11 +137,17 @@ class Commands:
             ["htrain", *words], process.wait(timeout), shown.decode(errors="replace"), ""
         )
 
-    def start(self, words: Sequence[str], *, held: tuple[Path, str] | None = None) -> Started:
-        """`htrain WORDS...`, here, while the test goes on. With trainers that stop, in a folder of orders and at places (held.py)."""
+    def start(
+        self, words: Sequence[str], *, held: tuple[Path, str] | None = None, log: IO[str] | None = None
+    ) -> Started:
+        """`htrain WORDS...`, here, while the test goes on. With trainers that stop, in a folder of orders and at places (held.py).
+
+        What it says on standard error is to be read from the command, or goes to a `log`.
+        """
         (stdout, its_stdout), (stderr, its_stderr) = os.pipe(), os.pipe()
         with open(os.devnull) as nothing:
-            pid = self._fork("", words, Path.cwd(), 0, [nothing.fileno(), its_stdout, its_stderr], held=held)
+            streams = [nothing.fileno(), its_stdout, log.fileno() if log else its_stderr]
+            pid = self._fork("", words, Path.cwd(), 0, streams, held=held)
         os.close(its_stdout)
         os.close(its_stderr)
         return Started(pid, open(stdout, errors="replace"), open(stderr, errors="replace"))
@@ -270,7 +276,7 @@ def _play(module: str, words: list[str], cwd: str, held: tuple[str, str] | None)
         return
     if held:
         import_module("held").hold_trainers(Path(held[0]), held[1])
-    if words[:1] in (["run"], ["role"]) and not {"--threads", "--intra-op-threads"} & set(words):
+    if words[:1] in (["run"], ["role"], ["serve"]) and not {"--threads", "--intra-op-threads"} & set(words):
         import_module("htrain.executor.launch.supervisor").fork_supervisor()  # as these do where torch is not loaded
     import_module("htrain.__main__").main()
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import ddp_workers
 import pytest
 import torch
+from forked import shared_commands
 from harness import RowWiseAdagrad
 from safetensors.torch import load_file
 from torch import nn
-from whole_runs import HTRAIN, ROOT, wait_until
+from whole_runs import HTRAIN, ROOT, Process, wait_until
 
 import htrain
 from htrain.client.connecting import connect
@@ -42,16 +43,20 @@ time.sleep(60)
 
 
 class Served:
-    """An `htrain serve` that runs in a folder."""
+    """An `htrain serve` that runs in a folder: forked (forked.py), or as a process that imports all for itself."""
 
-    def __init__(self, plan: Path, folder: Path, *arguments: str) -> None:
+    def __init__(self, plan: Path, folder: Path, *arguments: str, anew: bool = False) -> None:
         self.folder = folder
         folder.parent.mkdir(exist_ok=True)
         self._log = folder.with_suffix(".log").open("a+")
         before = folder / "serving.json"
         known = before.stat().st_mtime_ns if before.exists() else 0
-        command = [HTRAIN, "serve", str(plan), *(arguments or ("--out", str(folder)))]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        words = ["serve", str(plan), *(arguments or ("--out", str(folder)))]
+        self.process: Process = (
+            subprocess.Popen([HTRAIN, *words], stdout=subprocess.PIPE, stderr=self._log, text=True)
+            if anew
+            else shared_commands().start(words, log=self._log)
+        )
         wait_until(lambda: before.exists() and before.stat().st_mtime_ns > known, self.process, "serving")
 
     def told(self) -> str:
@@ -66,8 +71,8 @@ class Served:
 
 
 @contextmanager
-def serving(plan: Path, folder: Path, *arguments: str) -> Iterator[Served]:
-    served = Served(plan, folder, *arguments)
+def serving(plan: Path, folder: Path, *arguments: str, anew: bool = False) -> Iterator[Served]:
+    served = Served(plan, folder, *arguments, anew=anew)
     try:
         yield served
     finally:
@@ -113,7 +118,7 @@ def script(folder: Path, *words: str) -> str:
 
 def test_the_loops_of_the_page_run(page: Path) -> None:
     """One after another at the same servers: what one has trained, the next begins with."""
-    with serving(page / "plan", page / "runs" / "tables") as served:
+    with serving(page / "plan", page / "runs" / "tables", anew=True) as served:
         found = re.match(r"(\S+) right; (.*)", script(page, "loop.py"))
         assert found
         assert float(found[1]) > 0.8  # half of all are liked
@@ -255,12 +260,12 @@ def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:
         connect(page / "plan")
 
 
-def test_a_port_that_is_taken_is_said(page: Path) -> None:
+def test_a_port_that_is_taken_is_said(page: Path, tmp_path: Path) -> None:
     folder = page / "runs" / "taken"
     with serving(page / "plan", page / "runs" / "first") as served:
         port = json.loads((served.folder / "serving.json").read_text())["address"].rpartition(":")[2]
-        command = [HTRAIN, "serve", str(page / "plan"), "--out", str(folder), "--listen", f"127.0.0.1:{port}"]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        words = ["serve", str(page / "plan"), "--out", str(folder), "--listen", f"127.0.0.1:{port}"]
+        run = shared_commands().run(words, tmp_path, timeout=60)
         assert run.returncode == 1
         assert re.search(
             r"sparse_ps:0: cannot listen on tcp://127.0.0.1:\d+: Address already in use; choose another with --listen",
