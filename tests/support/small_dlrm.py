@@ -1,6 +1,7 @@
 """A small model in the manner of DLRM: its forward net, written by hand, and the same model in plain PyTorch."""
 
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from torch.nn import functional as F
@@ -17,6 +18,7 @@ USERS, ITEMS, DIM = 40, 50, 4
 Values = Mapping[str, torch.Tensor]
 
 
+@cache
 def small_dlrm() -> Net:
     """dense[B,3], user[B], history[B,3] padded with 0, last[B] -> logit[B]; the item table is looked up twice."""
     builder = NetBuilder("small_dlrm")

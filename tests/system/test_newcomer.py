@@ -4,15 +4,13 @@ Rows have strings, lists, missing values and times; what is drawn has something 
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pyarrow as pa
 import pyarrow.parquet as pq
+from forked import shared_commands
 
 import htrain
 
@@ -84,10 +82,7 @@ def visits(count: int, seed: int) -> pa.Table:
 
 
 def command(folder: Path, *words: str) -> dict:
-    run = subprocess.run(
-        [sys.executable, "-m", "htrain", *words, "--json"], cwd=folder, capture_output=True, text=True, timeout=280, check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )  # fmt: skip
+    run = shared_commands().run([*words, "--json"], folder, timeout=280)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
