@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
 from htrain.executor.settings import RunSettings
+from htrain.frontend.captured import Captured
 from htrain.frontend.load import example_batch
 from htrain.frontend.torch_model import capture
 from htrain.spec.cluster import this_machine
@@ -111,12 +113,18 @@ def losses_of_torch(model: nn.Module, options: Options) -> list[float]:
     return losses
 
 
+@cache
+def captured_model(name: str) -> tuple[Odd, Captured]:
+    """One of MODELS, and its capture, for all optimizers; what is trained is a copy."""
+    model = Odd(MODELS[name])
+    return model, capture(model, INPUTS)
+
+
 @pytest.mark.parametrize("optimizer", OPTIONS)
 @pytest.mark.parametrize("name", MODELS)
 def test_it_trains_as_pytorch_does(name: str, optimizer: str, tmp_path: Path) -> None:
     options = OPTIONS[optimizer]
-    model = Odd(MODELS[name])
-    captured = capture(model, INPUTS)
+    model, captured = captured_model(name)
     reference = copy.deepcopy(model)
     wanted = losses_of_torch(reference, options)
     for place, (group_ps, sparse_ps) in {"alone": (0, 0), "roles": (1, 1)}.items():
