@@ -1,8 +1,10 @@
 """What is exported of a trained model gives the scores of `htrain predict`: by plain PyTorch, and by ONNX Runtime."""
 
+import copy
 import inspect
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 
 def zoo_model(name: str) -> tuple[nn.Module, Captured]:
+    """A copy of a model of the zoo with values, and its capture."""
+    model, captured = _zoo_model(name)
+    return copy.deepcopy(model), captured
+
+
+@cache
+def _zoo_model(name: str) -> tuple[nn.Module, Captured]:
+    torch.manual_seed(0)
     schema = graph_schema(10 + ROWS, FANOUT) if name == "graphsage.py" else click_schema(13, (ROWS,) * 26)
     loaded = load_model(str(MODELS / name), schema)
     model = loaded.module.to_empty(device="cpu")

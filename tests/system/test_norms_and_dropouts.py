@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,9 @@ class Drawn(nn.Module):
         return x * mask / (1 - self.p) if self.p < 1 else x * 0
 
 
+@cache
 def captured(p: float) -> tuple[Normed, Captured]:
+    """What is trained is a copy of it."""
     torch.manual_seed(0)
     model = Normed(p)
     return model, capture(model, INPUTS)
