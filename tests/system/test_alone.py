@@ -85,7 +85,9 @@ def test_whichever_trainer_is_killed_the_others_go_on_and_only_what_it_had_begun
     run: Callable[..., Started], plan: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    process = run(plan, *ENDLESS, "--checkpoint-seconds", "0.7")
+    process = run(
+        plan, *ENDLESS, "--checkpoint-seconds", "3"
+    )  # else most are killed while a checkpoint is begun, which takes all
     wait_for_a_checkpoint(folder, process)
     victims = ("trainer:0:0", "trainer:1:1", "trainer:0:0", "trainer:0:1")
     for victim in victims:
@@ -135,8 +137,9 @@ def test_a_run_that_goes_on_behind_trains_what_is_left_once(
 ) -> None:
     """The checkpoint at which it goes on knows nothing of incarnations."""
     folder = tmp_path / "run"
-    process = run(plan, *ENDLESS, "--checkpoint-seconds", "0.7")
+    process = run(plan, *ENDLESS, "--checkpoint-seconds", "3")
     wait_for_a_checkpoint(folder, process)
+    time.sleep(0.5)
     kill_and_wait("trainer:0:1", folder, process)
     said = stopped(process)
     off = (counted(plan, folder) - owed(folder)).sum()

@@ -317,7 +317,7 @@ class Coordinator:
         assert self._outbox
         self._network.found(said.role, said.endpoints)
         self._keep_places(said.places)
-        self._outbox.send(f"{said.role}/control", Addresses(said.book, said.ordered))
+        self._outbox.send(f"{said.role}/control", Addresses(said.book, said.ordered, said.incarnation))
 
     def _keep_places(self, places: Mapping[str, Mapping[str, Any]]) -> None:
         with self._saves.unless_refused("where roles run"):

@@ -107,14 +107,15 @@ class BeginAgain:
 
 @dataclass(frozen=True)
 class Reach:
-    """Instruction: a role that was begun again is up, at its `endpoints`; all roles are in these `places` now. Tell it where the others are, and how many
-    orders they were given."""
+    """Instruction: a role that was begun again, as this `incarnation`, is up, at its `endpoints`; all roles are in these `places` now. Tell it where the
+    others are, and how many orders they were given."""
 
     role: str
     endpoints: dict[str, str]
     book: dict[str, str]
     places: dict[str, dict[str, Any]]
     ordered: int
+    incarnation: int
 
 
 @dataclass(frozen=True)

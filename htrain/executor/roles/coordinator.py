@@ -159,7 +159,10 @@ class CoordinatorMachine(Listening):
         for role in self._alone.away:
             own = {endpoint: address for endpoint, address in seen.book.items() if role_at(endpoint) == role}
             if role in seen.known and self._alone.is_to_be_reached(role):
-                yield from self._do(Reach(role, own, dict(seen.book), dict(seen.places), seen.number))
+                ordered, incarnation = seen.number, self._alone.incarnation(role)
+                places = dict(seen.places)
+                reach = Reach(role, own, dict(seen.book), places, ordered=ordered, incarnation=incarnation)
+                yield from self._do(reach)
             elif role in seen.ready and self._alone.is_to_be_found(role):
                 yield from self._give(Order("found", trainer=role, book=own))
                 self._alone.found(role, seen.number)

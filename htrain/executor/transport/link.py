@@ -46,7 +46,7 @@ class Link:
         self._outbox.send(LAUNCHER, Hello(self.role, own, socket.gethostname(), os.getpid(), self._incarnation))
         deadline = time.monotonic() + deadline_seconds
         answer: Message | None = None
-        while not isinstance(answer, Addresses):
+        while not isinstance(answer, Addresses) or answer.incarnation != self._incarnation:
             check()
             if isinstance(answer, Order) and answer.verb in (
                 "stop",

@@ -38,10 +38,11 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
 
 
 class Addresses(msgspec.Struct, tag="addresses", array_like=True):
-    """Everybody's endpoints, and how many orders were given before: to a role that comes when others work already."""
+    """Everybody's endpoints, and how many orders were given before: to a role of this `incarnation`, which comes when others work already."""
 
     book: dict[str, str]
     ordered: int = 0
+    incarnation: int = 0
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True):

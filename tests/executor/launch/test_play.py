@@ -121,14 +121,15 @@ def test_a_role_that_nobody_gives_orders_looks_as_soon_as_its_threads_ring(netwo
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
-def test_a_role_that_waits_for_addresses_minds_no_order_but_the_last(network: Network, gives_up: bool) -> None:
+def test_a_role_that_waits_for_addresses_minds_no_word_to_the_one_before(network: Network, gives_up: bool) -> None:
     """An order to the process before it may come late, where it is one that was begun again; the launcher may give up the run, too."""
     bell, launcher = Bell(), network.inbox(LAUNCHER)
     link = Link("trainer:0:0", network, Launcher(launcher.address, this_process()), bell, incarnation=2)
     outbox = network.outbox({"trainer:0:0/control": link._inbox.address})
     for word in (
         Order("lost", number=3, trainer="trainer:0:0"),
-        Order("abort") if gives_up else Addresses({"a": "b"}, 3),
+        Addresses({"a": "c"}),
+        Order("abort") if gives_up else Addresses({"a": "b"}, 3, incarnation=2),
     ):
         outbox.send("trainer:0:0/control", word)
     try:
@@ -136,7 +137,7 @@ def test_a_role_that_waits_for_addresses_minds_no_order_but_the_last(network: Ne
             with pytest.raises(PeerLost, match=r"^trainer:0:0: the launcher has given up the run$"):
                 link.hello({}, 10.0, lambda: None)
         else:
-            assert link.hello({}, 10.0, lambda: None) == Addresses({"a": "b"}, 3)
+            assert link.hello({}, 10.0, lambda: None) == Addresses({"a": "b"}, 3, incarnation=2)
         got = launcher.receive(10)
         assert got
         assert isinstance(got[0], Hello)

@@ -185,7 +185,7 @@ class _History:
             world.trouble("files damaged")
             world.note("history", "%s of %s is damaged", path.name, name)
             damage(path, world.draw)
-            rules.damage(name)
+            rules.damage(path)
 
 
 def _memory() -> str | None:

@@ -163,7 +163,9 @@ class Launching:
             self._go_on(None)
         elif isinstance(instruction, said.Reach):
             self.attempt.wires.found(self._process, instruction.role)
-            self._send_addresses([instruction.role], Addresses(instruction.book, instruction.ordered))
+            self._send_addresses(
+                [instruction.role], Addresses(instruction.book, instruction.ordered, instruction.incarnation)
+            )
         else:
             self._go_on(self._save(instruction))
 

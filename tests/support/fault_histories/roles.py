@@ -111,7 +111,9 @@ class Role:
         self.world.later(seconds, self.process, look)
 
     def _hear(self, message: Message, bundle: Bundle) -> None:
-        if isinstance(message, Addresses) and self._obeying is None:
+        if isinstance(message, Addresses):
+            if self._obeying or message.incarnation != self.incarnation:
+                return
             self._obeying = self.attempt.machines.obeying(self, _Line(self), message.book, message.ordered)
             self.world.soon(self.process, self._fill, mean=0.01)
         elif isinstance(message, Order) and self._obeying is None:

@@ -21,6 +21,8 @@ class Rules:
     def __init__(self, world: World, case: Case, batches: int, run_folder: Path) -> None:
         self.closed: list[str] = []
         self.damaged: set[str] = set()  # on purpose, with what builds on them
+        self._shares: dict[str, set[tuple[str, str]]] = {}  # of others, that they build on: the checkpoint and the file
+        self._unsound: set[tuple[str, str]] = set()  # such as are damaged
         self.needs: dict[str, set[str]] = {}
         self._world, self._case, self._batches = world, case, batches
         self._folder = run_folder / "checkpoints"
@@ -35,9 +37,11 @@ class Rules:
         """Those that were closed and are to be read, of which a run keeps the last two."""
         return [name for name in self.closed if name not in self.damaged]
 
-    def damage(self, name: str) -> None:
-        """A file of a checkpoint is not as it was written any more."""
-        self.damaged |= {name} | {each for each, needs in self.needs.items() if name in needs}
+    def damage(self, path: Path) -> None:
+        """A file of a checkpoint is not as it was written any more. What builds on it needs some of its shares, and not its manifest."""
+        share = path.parent.name, path.name
+        self._unsound.add(share)
+        self.damaged |= {path.parent.name} | {each for each, shares in self._shares.items() if share in shares}
 
     def independent(self, name: str) -> str:
         """The newest checkpoint before this one that has no file in common with it, and may be read; "" for none."""
@@ -76,7 +80,10 @@ class Rules:
         """The launcher has made a checkpoint valid. It is whole, a cut, and where the run has `finished`, of all data."""
         manifest = self._manifest(folder)
         self.needs[folder.name] = {base for base, *_ in manifest.get("bases", {}).values()}
-        if self.needs[folder.name] & self.damaged:
+        self._shares[folder.name] = {
+            (base, f"{role.replace(':', '_')}.safetensors") for role, (base, *_) in manifest.get("bases", {}).items()
+        }
+        if self._shares[folder.name] & self._unsound:
             self.damaged.add(folder.name)
         else:
             self.check_cut(folder)
