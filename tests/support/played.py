@@ -205,6 +205,8 @@ class PlayedRun:
         if not role.acts:
             return
         role.heard = order.number
+        if role.is_away:
+            return
         if role.mute == order.verb:
             return
         if order.verb == "start":
@@ -319,9 +321,11 @@ class PlayedRun:
         for heard in self._heard.values():
             heard.discard(name)
         self.seen.begun_again.append(name)
-        self._outstanding = set()  # who was to rest is told again
+        self._outstanding.discard(name)
+        if self._verbs[-1] == "pause":
+            self._outstanding = set()  # who was to rest is told again
         role = self._roles[name] = Played(
-            name, steps=before.steps, owes_the_end=before.finished, incarnation=before.incarnation + 1
+            name, steps=before.steps, owes_the_end=before.finished, incarnation=before.incarnation + 1, is_away=True
         )
         self._saved.setdefault(name, {})
         self._in(self._draw.uniform(0.1, 3), lambda: self._up(role))
@@ -339,8 +343,8 @@ class PlayedRun:
 
     def _found(self, role: Played) -> None:
         """It may train."""
-        assert not role.training, "it is begun once"
-        role.training = True
+        assert role.is_away, "it is begun once"
+        role.training, role.is_away = True, False
         seconds = 0.0 if role.owes_the_end else self._draw.uniform(0, 0.5) * self._train_seconds
         role.owes_the_end = False
         self._in(seconds, lambda: self._end_of_data(role))
@@ -383,7 +387,8 @@ class PlayedRun:
 
     def _tell_of(self, order: Order) -> None:
         """One that is away, or back: all say that they know where it is, and it begins."""
-        assert self._verbs[-1] in ("start", "resume", "pause"), f"{order.verb} while all are needed"
+        may_follow = ("start", "resume", "pause", *(("save",) if order.verb != "start" else ()))
+        assert self._verbs[-1] in may_follow, f"{order.verb} while all are needed"
         for role in self._roles.values():
             is_gone = role.name == order.trainer and order.verb == "lost"
             if not role.acts or is_gone:

@@ -26,6 +26,7 @@ class Played:
     heard: int = 0  # orders
     loses: bool = False  # the next state that it says
     incarnation: int = 0
+    is_away: bool = False  # it was begun again, and does not train yet
 
     @property
     def is_trainer(self) -> bool:

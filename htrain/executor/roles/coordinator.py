@@ -57,7 +57,8 @@ class CoordinatorMachine(Listening):
         self._trainers = [role for role in self._roles if role_of(role) == TRAINER]
         self._validations = ValidationSchedule(every=settings.valid_every, validated=settings.validated)
         self._publications = PublishSchedule(settings)
-        self._goes_on = False  # whatever becomes of one trainer: nobody waits for all
+        self._goes_on = False  # whatever becomes of one trainer: nobody needs it
+        self._at_rest = False  # all are: nobody begins
         self._examples_at_rest = 0  # trained by the whole job when all were at rest last
 
     def run(self, now: float) -> Machine[RunResult]:
@@ -109,7 +110,7 @@ class CoordinatorMachine(Listening):
         self._saves.begin(self._now)
         self._publications.begin(self._now)
         while not (self._is_trained or self._asked or self._seen.unreadable or self._validations.ends_run):
-            self._goes_on = True
+            self._goes_on, self._at_rest = True, False
             if self._now >= show:
                 yield from self._show()
                 show = self._now + self._show_seconds
@@ -143,8 +144,9 @@ class CoordinatorMachine(Listening):
         incarnation = self._alone.lost(role, self._now, self._patience + self._settings.warm_up_seconds)
         seen.begins_again(role)
         self._figures.begins_again(role)
-        if self._saves.writing:
+        if self._saves.writing or self._at_rest:
             seen.saved.setdefault(role, {})  # it keeps nothing; where it stood is known already
+            seen.states.setdefault(role, {})
         self._exchanges.begins_again(role)
         self._liveness.heard(role)
         yield from self._give(Order("lost", trainer=role, incarnation=incarnation))
@@ -166,7 +168,7 @@ class CoordinatorMachine(Listening):
             elif role in seen.ready and self._alone.is_to_be_found(role):
                 yield from self._give(Order("found", trainer=role, book=own))
                 self._alone.found(role, seen.number)
-            elif self._alone.can_begin(role, self._roles):
+            elif self._alone.can_begin(role, self._roles) and not self._at_rest:
                 yield from self._give(Order("start", trainer=role))
                 seconds, again = self._alone.back(role, self._now), self._figures.repeated(role)
                 told = f"{role} goes on after {seconds:.1f} s; batches that it had begun, and trains again: {again}"
@@ -179,7 +181,7 @@ class CoordinatorMachine(Listening):
             while self._alone.away:
                 yield from self._event()
             paused = yield from self._ask("pause", "paused", self._longest_seconds)
-        self._goes_on = False
+        self._goes_on, self._at_rest = False, True
         return paused
 
     def _heard_of(self) -> Machine[None]:
@@ -241,7 +243,7 @@ class CoordinatorMachine(Listening):
 
         Raises what a reader could not read where nothing has been trained: there is nothing to save.
         """
-        began = self._now
+        began, goes_on = self._now, self._goes_on
         paused = yield from self._all_rest()
         trainers = {trainer: paused[trainer] for trainer in self._trainers}
         self._examples_at_rest = _examples_of(trainers)
@@ -254,6 +256,7 @@ class CoordinatorMachine(Listening):
         self._seen.saved, self._seen.save = {}, self._seen.number + 1
         # Some have written all when they say that they begin to (htrain.executor.loops.saver).
         base = "" if finished else self._saves.base
+        self._goes_on = goes_on  # a trainer has said where it stands, and keeps nothing else
         yield from self._ask("save", "saving", self._most_save_seconds, folder=str(folder), base=base)
         writing = Writing(folder, trainers, began, self._now - began, validates=validates, finished=finished)
         self._saves.begun(writing, self._now)

@@ -41,12 +41,13 @@ _SAVE_BYTES_PER_SECOND = 10_000_000  # that the slowest disk takes
 
 @dataclass
 class Seen:
-    """What roles have said of themselves. `states` are their answers, of the kind `wanted`, to the order of this `number`, the last that was given."""
+    """What roles have said of themselves. `states` are their answers, of the kind `wanted`, to the order number `asked`; `number` is that of the last order."""
 
     book: dict[str, str] = field(default_factory=dict)
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     ready: set[str] = field(default_factory=set)
     wanted: str = ""
+    asked: int = 0
     number: int = 0
     states: States = field(default_factory=dict)
     save: int = 0  # the number of the last order to save
@@ -121,9 +122,13 @@ class Listening:
                 raise Interrupted("stopped before training began")
 
     def _ask(self, verb: str, answer: str, seconds: float, *, folder: str = "", base: str = "") -> Machine[States]:
-        """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner. There is none where a role is begun again."""
+        """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner.
+
+        There is no answer where a role is begun again that was to come to rest.
+        """
         self._seen.wanted, self._seen.states = answer, {}
         yield from self._order(verb, folder=folder, base=base)
+        self._seen.asked = self._seen.number
         end = self._patience + seconds
         while len(self._seen.states) < len(self._roles):
             if self._patience >= end:
@@ -132,7 +137,7 @@ class Listening:
                     f"{missing} did not answer the order to {verb} within {seconds:.0f} s; {self._saves.advice}"
                 )
             yield from self._event(patience=end)
-            if self._alone.away:
+            if self._alone.away and verb == "pause":
                 return {}
         return self._seen.states
 
@@ -283,7 +288,7 @@ class Listening:
             seen.published[message.source] = message.details
         elif message.state == "found":
             self._alone.heard(message.source, message.number)
-        elif (message.state, message.number) == (seen.wanted, seen.number):
+        elif (message.state, message.number) == (seen.wanted, seen.asked):
             seen.states[message.source] = message.details
 
     def _failure(self, message: Failed) -> Error:
