@@ -257,7 +257,14 @@ class RunningRole:
                 left=self.settings.left,
             )
         )
-        return Feed(batches, start, 2 * self._parts.replicas, self.watch.activity("reader"), trained)
+        return Feed(
+            batches,
+            start,
+            2 * self._parts.replicas,
+            self.watch.activity("reader"),
+            trained,
+            keeps=self._journal is not None,
+        )
 
     def _parts_for_cache(self, book: dict[str, str]) -> TrainerParts:
         """What this trainer's cache may use of it: its net and caches, and ways to the tables and to other trainers."""

@@ -30,6 +30,8 @@ class Feed:
         ahead: int,
         activity: Activity,
         trained: Collection[Position] = (),
+        *,
+        keeps: bool = True,
     ) -> None:
         self.error: Exception | None = None
         self.on_error: Callable[[], None] = lambda: None
@@ -37,7 +39,7 @@ class Feed:
         self._batches = batches
         self._queue: queue.Queue[Batch | None] = queue.Queue(maxsize=ahead)
         self._lock = threading.Lock()
-        self._handed = Handed(position, trained)
+        self._handed = Handed(position, trained, keeps=keeps)
         self._turn = threading.Lock()  # of the replica that waits for the next batch
         self._over = False
         self._stopping = False

@@ -38,10 +38,12 @@ class Handed:
     """The batches of one trainer, which its replicas are handed in their order. `position` is where a resumed run goes on: all before it is on its way, or
     trained. All before `start` is trained; of what is behind it, `trained` says which batches are. Not thread-safe.
 
-    One that begins with batches that have been `trained` already passes them over; until it has come to the last of these it `is_behind`.
+    One that begins with batches that have been `trained` already passes them over; until it has come to the last of these it `is_behind`. Where nobody is to
+    go on alone, it `keeps` nothing of what is behind `start`.
     """
 
-    def __init__(self, position: Position, trained: Collection[Position] = ()) -> None:
+    def __init__(self, position: Position, trained: Collection[Position] = (), *, keeps: bool = True) -> None:
+        self._keeps = keeps
         self.position = self.start = position
         self._passed = frozenset(trained)
         self._furthest = max(trained, default=position, key=_order)
@@ -50,7 +52,8 @@ class Handed:
     def hand(self, position: Position) -> bool:
         """A batch up to this position comes to its turn: whether it was trained already. Where it was not, somebody takes it."""
         is_trained = position in self._passed
-        self._handed.append(_Handed(position, has_ended=is_trained))
+        if self._keeps:
+            self._handed.append(_Handed(position, has_ended=is_trained))
         if is_trained:
             self.taken(position)
         self._advance()
