@@ -171,7 +171,7 @@ class NoValidations:
 class Outside:
     """What a run has around it: `interrupt` says whether the user asks to stop; `on_totals` is called about twice a second, `tell` with news,
     `give_sign` each second or two, by any thread; `on_book` once with the addresses of all endpoints; `validations` evaluate its checkpoints,
-    `publications` make versions of its model."""
+    `publications` make versions of its model; `has_its_data` says whether what the run reads is still as it was."""
 
     interrupt: Interrupt
     on_totals: Callable[[RunTotals, dict[str, dict[str, Any]]], None]
@@ -180,6 +180,7 @@ class Outside:
     on_book: Callable[[Mapping[str, str]], None] = lambda book: None
     validations: Validations = NoValidations()
     publications: Publications = NoVersions()
+    has_its_data: Callable[[], bool] = lambda: True
 
 
 class Coordinator:
@@ -271,7 +272,8 @@ class Coordinator:
                 else:
                     self._inbox.refuse()
             if lost := pool.lost():
-                yield Ended(lost, is_replaceable=pool.can_begin_again(lost.partition(" ")[0]))
+                can_be = pool.can_begin_again(lost.partition(" ")[0])
+                yield Ended(lost, is_replaceable=can_be and self._outside.has_its_data())
             if interrupt.is_asked and not is_told:
                 is_told = True
                 yield Asked()

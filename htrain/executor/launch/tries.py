@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from htrain.data import Dataset
 from htrain.data.identity import other_than_read, stamps_of
-from htrain.errors import Interrupted, PeerLost, PublishError
+from htrain.errors import DataError, Interrupted, PeerLost, PublishError
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
@@ -149,7 +149,7 @@ class Tries:
         try:
             with interrupts() as interrupt:
                 outside = Outside(
-                    interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions
+                    interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions, has_its_data=self._has_its_data,
                 )  # fmt: skip
                 try:
                     job.pools.gather(settings, identity, outside)
@@ -201,14 +201,25 @@ class Tries:
         which = f"retry {self._retries.in_a_row} of {self._retries.most}"
         return f"{without_advice(str(error))}; the run goes on{wait} {where}: {again:,} examples are trained again ({which})"
 
+    def _has_its_data(self) -> bool:
+        """Whether data can be read that is what the run began with."""
+        try:
+            return not self._other_data()
+        except DataError:
+            return False
+
     def _require_data(self) -> None:
-        """Raises CheckpointError where data is not what the run began with, by name and content. What has come since is none of this run's: it is for the next.
-        Files that nobody has written to are not read again."""
+        """Raises CheckpointError where data is not what the run began with, DataError where it cannot be read."""
+        if difference := self._other_data():
+            raise other_data(str(self._job.settings.run_folder), difference)
+
+    def _other_data(self) -> str:
+        """What tells data from that which the run began with, by name and content. What has come since is none of this run's: it is for the next. Files that
+        nobody has written to are not read again. Raises DataError."""
         uri = self._job.settings.data
         if self._stamps and self._stamps == stamps_of(uri):
-            return
-        if difference := other_than_read(uri, self._identity.data):
-            raise other_data(str(self._job.settings.run_folder), difference)
+            return ""
+        return other_than_read(uri, self._identity.data)
 
 
 def record_of(settings: RunSettings) -> RunRecord:
