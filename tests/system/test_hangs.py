@@ -36,7 +36,7 @@ if place == "reader":
         yield from islice(batches, count)
         hang()
 
-    Feed.__init__ = lambda self, batches, *rest: make(self, batches_until(batches, 50), *rest)
+    Feed.__init__ = lambda self, batches, *rest, **kept: make(self, batches_until(batches, 50), *rest, **kept)
 elif place == "save":
     write = share.write_role
     share.write_role = lambda folder, name, file: (hang if name == "sparse_ps:0" else write)(folder, name, file)
