@@ -81,7 +81,9 @@ BAD_CALLS = {
     "compile: time_limit_seconds: nan is not a finite number": lambda: htrain.compile(
         "m.py", time_limit_seconds=float("nan")
     ),
-    "compile: solver: Invalid enum value 'magic'": lambda: htrain.compile("m.py", solver="magic"),
+    "compile: solver: Invalid enum value 'magic', got 'magic': want rules, greedy, ilp or cbc": lambda: htrain.compile(
+        "m.py", solver="magic"
+    ),
     "compile: data: '\\ud800' holds what no name can": lambda: htrain.compile("m.py", data="\ud800"),
     "run: plan: is a NoneType, want a str or Path": lambda: htrain.run(None, data="x", out="y"),
     "run: plan: is a Plan, want a str or Path, where plan.save(FOLDER) has put it": lambda: htrain.run(

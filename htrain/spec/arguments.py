@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from msgspec import Meta, ValidationError, convert
 
@@ -66,7 +66,12 @@ def require_arguments(function: str, **values: object) -> None:
         try:
             convert(value, _KINDS.get(name, Any))
         except ValidationError as error:
-            raise UsageError(f"{function}: {name}: {error}, got {value!r}") from error
+            raise UsageError(f"{function}: {name}: {error}, got {value!r}{_words(_KINDS[name])}") from error
+
+
+def _words(kind: Any) -> str:
+    """What may be said in place of a word that is none, for an error."""
+    return f": want {', '.join(get_args(kind)[:-1])} or {get_args(kind)[-1]}" if get_origin(kind) is Literal else ""
 
 
 def _names(kinds: type | tuple[type, ...]) -> str:
