@@ -91,9 +91,8 @@ class Trainer:
         self._watch = watch
         self._journal = journal
         self._first_step = first_step
-        self._owes: Callable[[], bool] = lambda: (
-            False
-        )  # batches behind its position that an earlier incarnation has trained
+        # Whether an earlier incarnation has trained batches behind where this one stands.
+        self._owes: Callable[[], bool] = lambda: False
         self._lock = threading.RLock()
         self._orders = Orders()
         self._resting = Resting(self._orders)

@@ -21,13 +21,9 @@ def can_be_alone(plan: Plan, settings: RunSettings) -> tuple[str, ...]:
     is_kept_apart = all(len(roles) == 1 for roles in plan.processes)
     steps_together = options.dense_sync.lockstep or options.sparse_sync.lockstep or plan.step_net(WORKERS) is not None
     holds = plan.loads[TRAINER].holds.parameters > 0 or options.holder.holds_rows or plan.flush_net() is not None
-    is_exact = (
-        settings.deterministic or settings.stop_after_steps is not None
-    )  # a batch that is trained twice is another history
-    if settings.retry == "whole" or settings.serving:
-        return ()
+    is_exact = settings.deterministic or settings.stop_after_steps is not None or settings.retry == "whole"
     is_spread = cluster.sparse_ps_processes > 1  # whose further processes hear no orders
-    if not is_kept_apart or steps_together or holds or is_exact or is_spread:
+    if not is_kept_apart or steps_together or holds or is_exact or is_spread or settings.serving:
         return ()
     return tuple(role for role in cluster.roles if role_of(role) == TRAINER)
 

@@ -48,10 +48,8 @@ class Link:
         answer: Message | None = None
         while not isinstance(answer, Addresses) or answer.incarnation != self._incarnation:
             check()
-            if isinstance(answer, Order) and answer.verb in (
-                "stop",
-                "abort",
-            ):  # others are late words to a process before
+            # Other orders are late words to a process before this one.
+            if isinstance(answer, Order) and answer.verb in ("stop", "abort"):
                 raise PeerLost(f"{self.role}: the launcher has given up the run")
             if time.monotonic() > deadline:
                 raise PeerLost(f"{self.role}: the launcher sent no addresses within {deadline_seconds:.0f} s")

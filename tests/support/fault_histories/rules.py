@@ -27,9 +27,8 @@ class Rules:
         self._world, self._case, self._batches = world, case, batches
         self._folder = run_folder / "checkpoints"
         self._sequences: dict[str, int] = {}
-        self._repeats: list[
-            tuple[str, int]
-        ] = []  # batches, by trainer and number, that may have been trained once more
+        # Batches, by trainer and number, that may have been trained once more.
+        self._repeats: list[tuple[str, int]] = []
         self._repeats_of: dict[str, list[tuple[str, int]]] = {}  # by checkpoint
 
     @property
