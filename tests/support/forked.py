@@ -45,6 +45,7 @@ OF_OTHERS = (
 )  # fmt: skip  # what htrain and its tests import, for a copy of htrain that is changed
 _PR_SET_CHILD_SUBREAPER = 36  # of Linux
 _REQUEST_BYTES = 1 << 18
+_ENVIRONMENT = dict(os.environ)  # of all commands: the test that starts the first may have changed it for itself
 
 
 class Started:
@@ -77,7 +78,7 @@ class Started:
         while opened := [stream for stream in streams if stream and not stream.closed]:
             ready = select.select(opened, [], [], max(0.0, deadline - time.monotonic()))[0]
             if not ready:
-                raise subprocess.TimeoutExpired(["htrain"], timeout)
+                raise subprocess.TimeoutExpired(f"htrain, which has said {self._said}", timeout)
             for stream in ready:
                 place = streams.index(stream)
                 if part := os.read(stream.fileno(), 1 << 16):
@@ -105,13 +106,14 @@ class Commands:
 
     def __init__(self, imported: Sequence[str] = _IMPORTED) -> None:
         self._connection, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
-        environment = import_module("htrain.executor.launch.environment").role_environment(1)
+        roles = import_module("htrain.executor.launch.environment").role_environment(1)
+        added = {name: value for name, value in roles.items() if os.environ.get(name) != value}
         with theirs:
             self._parent = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno()), *imported],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env=_ENVIRONMENT | added,
             )
 
     def run(self, words: Sequence[str], cwd: Path, timeout: int) -> subprocess.CompletedProcess[str]:

@@ -93,9 +93,23 @@ def wait_for_examples(run: Path, process: Process, count: int) -> None:
     wait_until(lambda: max(_examples(run / "metrics.jsonl"), default=0) >= count, process, f"{count} examples")
 
 
+def wait_until_all_train(run: Path, process: Process, *trainers: str) -> None:
+    """Until the run's metrics tell of a step of each trainer: before that the launcher waits longer for a role that is silent."""
+    wait_until(lambda: _stepped(run).issuperset(trainers), process, f"steps of {trainers}")
+
+
 def _examples(log: Path) -> list[int]:
+    return [record["examples"] for record in _records(log) if record["role"] == "run"]
+
+
+def _stepped(run: Path) -> set[str]:
+    records = _records(run / "metrics.jsonl")
+    return {record["role"] for record in records if record["role"].startswith("trainer:") and record["steps"]}
+
+
+def _records(log: Path) -> list[dict[str, Any]]:
     whole, _, _ = log.read_text().rpartition("\n") if log.exists() else ("", "", "")  # a line may be half written
-    return [r["examples"] for r in map(json.loads, whole.splitlines()) if r["role"] == "run"]
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def wait_for_a_checkpoint(run: Path, process: Process) -> None:

@@ -25,6 +25,7 @@ from whole_runs import (
     wait_for_a_checkpoint,
     wait_for_examples,
     wait_until,
+    wait_until_all_train,
     wait_until_held,
 )
 
@@ -227,7 +228,7 @@ def test_a_role_that_is_stopped_is_told_of_as_slow_and_then_given_up_by_name(
     run: Callable[..., Started], tmp_path: Path
 ) -> None:
     process = run("--out", str(tmp_path / "run"), *ENDLESS, "--liveness-seconds", "6", "--deadline-seconds", "60")
-    wait_for_examples(tmp_path / "run", process, 2000)
+    wait_until_all_train(tmp_path / "run", process, "trainer:0:0", "trainer:1:0")
     family = family_of(process)
     os.kill(roles_of(tmp_path / "run")["trainer:1:0"], signal.SIGSTOP)
     _, said = process.communicate(timeout=60)

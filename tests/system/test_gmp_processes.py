@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 from gmp_data import BATCH, FieldNet, Parts, drawn, examples_of, parts_of
-from whole_runs import ENDLESS, HTRAIN, parameters, start, start_held, train, wait_for_examples, wait_until_held
+from whole_runs import (
+    ENDLESS,
+    HTRAIN,
+    parameters,
+    start,
+    start_held,
+    train,
+    wait_for_examples,
+    wait_until_all_train,
+    wait_until_held,
+)
 
 import htrain
 from htrain.spec.cluster import this_machine
@@ -95,7 +105,7 @@ def test_a_late_worker_is_waited_for_and_nothing_is_applied_twice(parts: Parts, 
 def test_a_worker_that_stays_away_is_named(planned: tuple[Path, Parts], tmp_path: Path) -> None:
     plan, parts = planned
     process = start(plan, parts.packed, "--out", str(tmp_path / "run"), "--liveness-seconds", "4", *ENDLESS)
-    wait_for_examples(tmp_path / "run", process, 3000)  # the launcher waits longer for those that have only begun
+    wait_until_all_train(tmp_path / "run", process, "trainer:0:0", "trainer:1:0")
     os.kill(processes_of(tmp_path / "run")["trainer:1:0"], signal.SIGSTOP)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -15,7 +15,17 @@ import pytest
 import torch
 from joint import JOINT, joint_losses
 from small_wide_deep import DATA, small_plan
-from whole_runs import ENDLESS, HTRAIN, WIDE_DEEP, libfm, parameters, train, wait_for_a_checkpoint, wait_for_examples
+from whole_runs import (
+    ENDLESS,
+    HTRAIN,
+    WIDE_DEEP,
+    libfm,
+    parameters,
+    train,
+    wait_for_a_checkpoint,
+    wait_for_examples,
+    wait_until_all_train,
+)
 
 import htrain
 from htrain.errors import RunError, UsageError
@@ -195,7 +205,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(which: str, tmp_path: Path) -> 
 
 def test_a_role_that_falls_silent_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     process = start_long(tmp_path, "--liveness-seconds", "4", "--deadline-seconds", "60")
-    wait_for_examples(tmp_path / "run", process, 3000)  # the launcher waits longer for those that have only begun
+    wait_until_all_train(tmp_path / "run", process, "trainer:0:0")
     ranks = ours(process)
     os.kill(json.loads((tmp_path / "run" / "roles.json").read_text())["trainer:0:0"]["pid"], signal.SIGSTOP)
     _, said = process.communicate(timeout=90)

@@ -26,6 +26,7 @@ from whole_runs import (
     wait_for_a_checkpoint,
     wait_for_examples,
     wait_until,
+    wait_until_all_train,
 )
 
 import htrain
@@ -276,7 +277,7 @@ def test_a_host_that_is_back_behind_the_time_for_silence_joins_again(elsewhere: 
         plan, DATA, *ENDLESS, "--checkpoint-seconds", "0.7", "--liveness-seconds", "3", "--retries", "3"
     )
     roles = elsewhere.roles()
-    wait_for_examples(elsewhere.run, launcher, 3000)  # the launcher waits longer for those that have only begun
+    wait_until_all_train(elsewhere.run, launcher, "trainer:0:0", "trainer:1:0")
     away = roles["trainer:1:0"]
     family = [psutil.Process(away.pid), *psutil.Process(away.pid).children(recursive=True)]
     for process in family:
@@ -355,7 +356,7 @@ def test_a_role_that_hangs_is_given_up_and_another_takes_its_place_for_good(else
         plan, DATA, *ENDLESS, "--checkpoint-seconds", "0.7", "--liveness-seconds", "3", "--retries", "3"
     )
     roles = elsewhere.roles()
-    wait_for_examples(elsewhere.run, launcher, 3000)  # the launcher waits longer for those that have only begun
+    wait_until_all_train(elsewhere.run, launcher, "trainer:0:0", "trainer:1:0")
     hung = roles["trainer:1:0"]
     family = [psutil.Process(hung.pid), *psutil.Process(hung.pid).children(recursive=True)]
     for process in family:
