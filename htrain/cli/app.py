@@ -220,9 +220,10 @@ def compile_command(
 @click.option(
     "--retry",
     default="alone",
-    type=click.Choice(["alone", "whole"]),
+    type=click.Choice(["alone", "partial", "whole"]),
     help="A trainer that dies and keeps no weights or rows is begun again alone, and trains again what it had begun, at most two batches a net replica; "
-    "or with all others from the last checkpoint, which trains nothing twice. [default: alone]",
+    "a sparse PS, too, with the rows of the last checkpoint, which lose what they have learnt since; or all roles together from there, which trains nothing "
+    "twice and loses nothing. [default: alone]",
 )
 @malformed_flag("the run")
 @workers_flag

@@ -27,7 +27,8 @@ class RunSettings:
     such as 10.1.0.0/16; empty where hosts are reached under their names, and where trainers have none of their own;
     what goes between hosts is encrypted where a run `encrypts`. A checkpoint is taken to be validated every `valid_every` examples of
     the whole job, 0 for none but the last; `validated` of them had been trained at the one before. A version of the model is published as `publishing` says,
-    every `publish_seconds`, `end` for the last alone. A trainer that dies, and has nothing that others need, is begun again alone where a `retry` may be.
+    every `publish_seconds`, `end` for the last alone. What is begun again where a role dies says `retry`: all, or a trainer that keeps nothing alone, or a
+    sparse PS as well.
     """
 
     plan_folder: Path

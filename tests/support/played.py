@@ -372,7 +372,7 @@ class PlayedRun:
         self._in(self._delay(), lambda: self._known.append(known))
 
     def _tell(self, order: Order) -> None:
-        if order.trainer:
+        if order.role:
             self._tell_of(order)
             return
         self._verbs.append(order.verb)
@@ -390,13 +390,13 @@ class PlayedRun:
         may_follow = ("start", "resume", "pause", *(("save",) if order.verb != "start" else ()))
         assert self._verbs[-1] in may_follow, f"{order.verb} while all are needed"
         for role in self._roles.values():
-            is_gone = role.name == order.trainer and order.verb == "lost"
+            is_gone = role.name == order.role and order.verb == "lost"
             if not role.acts or is_gone:
                 continue
             role.heard = order.number
             if order.verb == "found":
                 self._say(role, State(role.name, "found", {}, order.number), after=self._draw.uniform(0, 0.5))
-            elif order.verb == "start" and role.name == order.trainer:
+            elif order.verb == "start" and role.name == order.role:
                 self._found(role)
 
     def _disk(self, said: OpenCheckpoint | CloseCheckpoint | DropCheckpoint) -> Any:
@@ -512,8 +512,8 @@ class PlayedRun:
             assert "start" in self._verbs
 
     def _check_order(self, order: Order) -> None:
-        if order.trainer:
-            assert order.trainer.startswith("trainer")
+        if order.role:
+            assert order.role.startswith("trainer")
             return
         before = self._verbs[-1] if self._verbs else ""
         may_follow: dict[str, Sequence[str]] = {

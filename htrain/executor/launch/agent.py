@@ -152,7 +152,8 @@ class _Agent:
         self._supervisors = supervisors
         self._pool: RoleProcesses | None = None
         self._number = 0  # of the try that the pool plays
-        self._has_lost = False
+        self._has_lost = ""  # what the launcher was told of last, which is to be seen to
+        self._alone: list[str] = []  # those of its roles that may be begun again alone
         self._folder = Path(tempfile.mkdtemp(prefix="htrain-plan-"))
 
     def run(self, first: object) -> None:
@@ -198,7 +199,7 @@ class _Agent:
         watched = None if self._has_lost else self._pool
         self._inbox.wait(_LISTEN_SECONDS, watched.descriptors if watched else ())
         if watched and (lost := watched.lost()):
-            self._has_lost = True
+            self._has_lost = lost
             self._say(RoleEnded(self._name, self._number, lost))
         got = self._inbox.receive(0)
         if self._pulse:
@@ -276,14 +277,15 @@ class _Agent:
         place = replace(assignment.place, host=host, trainers_host=trainers_host, folder=str(self._folder))
         settings = replace(assignment.settings, plan_folder=self._folder)
         mine = [roles for roles in assignment.processes if roles[0] in self._roles]
-        self._number, self._has_lost = said.number, False
-        alone = [role for roles in mine for role in roles if role in assignment.alone]
-        self._pool = RoleProcesses(mine, settings, assignment.launcher, self._supervisors, place, alone)
+        self._number, self._has_lost = said.number, ""
+        self._alone = [role for roles in mine for role in roles if role in assignment.alone]
+        self._pool = RoleProcesses(mine, settings, assignment.launcher, self._supervisors, place, self._alone)
 
     def _begin_again(self, said: BeginAgain) -> None:
-        if self._pool and said.number == self._number and self._pool.can_begin_again(said.role):
-            self._pool.begin_again(said.role)
-            self._has_lost = False
+        if self._pool and said.number == self._number and said.role in self._alone:
+            self._pool.begin_again(said.role, said.checkpoint)
+            if self._pool.lost() != self._has_lost:  # one that is taken along comes before the one that was lost
+                self._has_lost = ""
 
     def _finish(self, said: Finish) -> None:
         if self._pool:

@@ -61,8 +61,8 @@ class WorkerPool(Protocol):
     def can_begin_again(self, role: str) -> bool:
         """Whether a role, of which `lost` has told, can be begun anew while others go on."""
 
-    def begin_again(self, role: str) -> None:
-        """Do so: `lost` tells of it no more."""
+    def begin_again(self, role: str, checkpoint: str) -> None:
+        """Do so, with the parameters of a checkpoint where it has any: `lost` tells of it no more. One that lives, and may be alone, is ended before."""
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -301,7 +301,7 @@ class Coordinator:
             self._tell_all(said.order)
         elif isinstance(said, BeginAgain):
             self._network.lost(said.role)
-            pool.begin_again(said.role)
+            pool.begin_again(said.role, said.checkpoint)
         elif isinstance(said, Reach):
             self._reach(said)
         elif isinstance(said, Validate):

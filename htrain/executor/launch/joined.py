@@ -172,9 +172,9 @@ class JoinedPool:
         """Whether it is one that may be alone, whose process has ended, and not its agent."""
         return role in self._alone and self._reception.ask(lambda rendezvous: rendezvous.can_begin_again(role))
 
-    def begin_again(self, role: str) -> None:
+    def begin_again(self, role: str, checkpoint: str) -> None:
         """Have its agent begin it anew."""
-        self._reception.have(lambda rendezvous: rendezvous.begin_again(role))
+        self._reception.have(lambda rendezvous: rendezvous.begin_again(role, checkpoint))
 
     def lives(self, role: str) -> bool:
         """Always False: that an agent lives says nothing of what it plays."""

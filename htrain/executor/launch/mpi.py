@@ -109,7 +109,7 @@ class RoleRanks:
         """None can: see `lost`."""
         return False
 
-    def begin_again(self, role: str) -> None:
+    def begin_again(self, role: str, checkpoint: str) -> None:
         """Not to be called. Raises AssertionError."""
         raise AssertionError(f"{role} is a rank of MPI's")
 

@@ -15,6 +15,7 @@ from htrain.executor.launch.supervisor import (
     AGAIN,
     END,
     KILL,
+    Again,
     Assignment,
     Ended,
     Place,
@@ -58,7 +59,7 @@ class RoleThreads:
         """None can."""
         return False
 
-    def begin_again(self, role: str) -> None:
+    def begin_again(self, role: str, checkpoint: str) -> None:
         """Not to be called. Raises AssertionError."""
         raise AssertionError(f"{role} is a thread")
 
@@ -145,11 +146,12 @@ class RoleProcesses:
         """Whether it is one that may be alone, and its process has ended."""
         return role in self._alone and role in self._statuses
 
-    def begin_again(self, role: str) -> None:
-        """Have the process of a role, which has ended, forked anew: it goes on from where that was."""
-        del self._statuses[role], self.pids[role]
+    def begin_again(self, role: str, checkpoint: str) -> None:
+        """Have the process of a role forked anew: it goes on from where the last was, which is ended if it has not, or with the parameters of a checkpoint."""
+        self._statuses.pop(role, None)
+        self.pids.pop(role, None)
         with suppress(OSError):  # a supervisor that is gone: `lost` says so
-            self._connection.send_bytes(AGAIN + role.encode())
+            self._connection.send_bytes(AGAIN + msgspec.json.encode(Again(role, checkpoint)))
 
     def lives(self, role: str) -> bool:
         """Whether a role's process has started, and not ended as far as is known."""
@@ -165,7 +167,7 @@ class RoleProcesses:
                     self.pids[event.role] = event.pid
                 elif isinstance(event, Rests):
                     self._rests = True
-                else:
+                elif event.role in self.pids:  # else of one that is begun again, and was to end
                     self._statuses[event.role] = event.status
         except (EOFError, OSError):
             self._hears = False

@@ -291,15 +291,15 @@ class RunningRole:
             activity=self.watch.activity,
         )
 
-    def lost(self, trainer: str, incarnation: int) -> None:
-        """A trainer is gone, and will be begun again as this incarnation: nobody waits for it."""
-        self._network.lost(trainer)
-        if self.server:
-            self.server.forget(*Role.parse(trainer).place, incarnation)
+    def lost(self, role: str, incarnation: int) -> None:
+        """A role is gone, and will be begun again as this incarnation: nobody waits for it."""
+        self._network.lost(role)
+        if self.server and role_of(role) == TRAINER:
+            self.server.forget(*Role.parse(role).place, incarnation)
 
-    def found(self, trainer: str, book: dict[str, str]) -> None:
+    def found(self, role: str, book: dict[str, str]) -> None:
         """It has been begun again, with its endpoints at these addresses."""
-        self._network.found(trainer, book)
+        self._network.found(role, book)
 
     def pause(self) -> None:
         """Begin no more steps or rounds; `quiet` says when those under way have ended."""

@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What is to be played: the roles of each process. Without a `place`, beside the launcher. Those that may be begun again `alone` keep a journal."""
+    """What is to be played: the roles of each process. Without a `place`, beside the launcher. Those that may be begun again `alone` have a journal."""
 
     processes: list[list[str]]
     settings: RunSettings
@@ -94,7 +94,14 @@ class Rests(msgspec.Struct, frozen=True, tag=True):
     """No process of any role is left: another Assignment may come."""
 
 
-AGAIN = b"again "  # and a role's name: its process has ended, and another is to go on where that was
+class Again(msgspec.Struct, frozen=True):
+    """Asks for another process of a role, which goes on where the last was, or with a `checkpoint`. One that has not ended is ended before."""
+
+    role: str
+    checkpoint: str = ""
+
+
+AGAIN = b"again "  # and an Again in JSON
 END, KILL = b"end", b"kill"  # ask for it: with a moment for roles that are on their way out, or without
 
 
@@ -225,7 +232,7 @@ def _play(assignment: Assignment, connection: Connection) -> bytes:
         for roles in assignment.processes:
             playing.begin(roles)
         while (said := playing.watch()).startswith(AGAIN):
-            playing.begin_again(said.removeprefix(AGAIN).decode())
+            playing.begin_again(msgspec.json.decode(said.removeprefix(AGAIN), type=Again))
         return said
     finally:
         playing.end(0.0 if said == KILL else _LAST_SECONDS)
@@ -246,12 +253,21 @@ class _Playing:
         """Fork the process of some roles."""
         self._fork(roles, self._assignment)
 
-    def begin_again(self, role: str) -> None:
-        """Fork the process of a role anew, which goes on where its last has written that it was."""
+    def begin_again(self, again: Again) -> None:
+        """Fork the process of a role anew, which goes on where its last has written that it was, or with a checkpoint."""
+        role = again.role
+        self._end_last(role)
         self._incarnations[role] += 1
         word = self._journals[role].read()
-        settings = gone_on_alone(self._assignment.settings, role, self._incarnations[role], word)
+        settings = gone_on_alone(self._assignment.settings, role, self._incarnations[role], word, again.checkpoint)
         self._fork([role], replace(self._assignment, settings=settings))
+
+    def _end_last(self, role: str) -> None:
+        """End the process of a role, if it lives. Nobody is told."""
+        for process in [process for process in self._living if self._processes[process] == [role]]:
+            process.kill()
+            process.join()
+            self._living.remove(process)
 
     def _fork(self, roles: list[str], assignment: Assignment) -> None:
         arguments = roles, assignment, self._connection, self._journals.get(roles[0])

@@ -1,7 +1,9 @@
-"""Trainers that are begun again by themselves while all others go on; decided without a clock (docs/decisions/recovery.md).
+"""Roles that are begun again by themselves while all others go on; decided without a clock (docs/decisions/recovery.md).
 
 A trainer of a plan that keeps nothing there, no weights, no rows and no round of others that waits for it, can be lost and replaced: what is lost of it are
-the batches that it had begun. Which of a plan's roles are such says `can_be_alone`.
+the batches that it had begun. So can a sparse PS, with the rows of the last checkpoint, where that is asked for (CPR's partial recovery): what is lost is
+what its rows have learnt since; all such trainers are begun again with it, as their steps ask every sparse PS. Which of a plan's roles are such says
+`can_be_alone`.
 """
 
 from collections import Counter
@@ -11,12 +13,12 @@ from dataclasses import replace
 import msgspec
 
 from htrain.executor.settings import RunSettings
-from htrain.net.names import TRAINER, WORKERS, role_of
+from htrain.net.names import SPARSE_PS, TRAINER, WORKERS, role_of
 from htrain.plan.plan import Plan
 
 
 def can_be_alone(plan: Plan, settings: RunSettings) -> tuple[str, ...]:
-    """The roles that may be begun again alone, from the batches that they had not trained."""
+    """The roles that may be begun again alone: from the batches that they had not trained, or with the rows of a checkpoint."""
     options, cluster = plan.options, plan.cluster
     is_kept_apart = all(len(roles) == 1 for roles in plan.processes)
     steps_together = options.dense_sync.lockstep or options.sparse_sync.lockstep or plan.step_net(WORKERS) is not None
@@ -25,22 +27,29 @@ def can_be_alone(plan: Plan, settings: RunSettings) -> tuple[str, ...]:
     is_spread = cluster.sparse_ps_processes > 1  # whose further processes hear no orders
     if not is_kept_apart or steps_together or holds or is_exact or is_spread or settings.serving:
         return ()
-    return tuple(role for role in cluster.roles if role_of(role) == TRAINER)
+    # A version says which rows have changed since the last: who is begun again does not know.
+    kinds = (TRAINER, SPARSE_PS) if settings.retry == "partial" and settings.publishing is None else (TRAINER,)
+    return tuple(role for role in cluster.roles if role_of(role) in kinds)
 
 
-def gone_on_alone(settings: RunSettings, role: str, incarnation: int, word: bytes) -> RunSettings:
-    """Those of a process of this role that goes on where its last one was, by the last `word` of a journal (`Handed.word`), b"" for none. It holds no
-    parameters."""
+def taken_along(role: str, roles: Collection[str]) -> tuple[str, ...]:
+    """Those of `roles` that are begun again with a role: of a sparse PS, whom all trainers ask, these."""
+    return () if role_of(role) == TRAINER else tuple(each for each in roles if role_of(each) == TRAINER)
+
+
+def gone_on_alone(settings: RunSettings, role: str, incarnation: int, word: bytes, checkpoint: str) -> RunSettings:
+    """Those of a process of this role that goes on where its last one was, by the last `word` of a journal (`Handed.word`), b"" for none. Parameters are those
+    of a `checkpoint`; a trainer has none."""
     state = msgspec.msgpack.decode(word) if word else settings.positions.get(role, {})
     own = {role: {**state, "incarnation": incarnation}}
-    return replace(settings, positions={**settings.positions, **own}, restore="", begin_with=("", ""))
+    return replace(settings, positions={**settings.positions, **own}, restore=checkpoint, begin_with=("", ""))
 
 
 class Alone:
-    """Those that are away. Each may be lost `most` times without a checkpoint between them."""
+    """Those that are away. Each may be lost `most` times without a checkpoint between them; to be taken along is not to be lost."""
 
     def __init__(self, most: int = 0) -> None:
-        self.count = 0  # of all that were begun again
+        self.count = 0  # of all that were lost, and begun again
         self._in_a_row: Counter[str] = Counter()
         self._most = most
         self._away: dict[str, float] = {}
@@ -61,19 +70,23 @@ class Alone:
 
     def lost(self, role: str, now: float, until: float) -> int:
         """A role is begun again, and has until then to be back: as which incarnation. Requires: it is allowed."""
-        self._away[role], self._since[role] = until, now
-        self._incarnations[role] += 1
         self._in_a_row[role] += 1
         self.count += 1
+        return self.taken(role, now, until)
+
+    def taken(self, role: str, now: float, until: float) -> int:
+        """The same of one that was taken along."""
+        self._away[role], self._since[role] = until, now
+        self._incarnations[role] += 1
         return self._incarnations[role]
 
     def incarnation(self, role: str) -> int:
         """How often a role was begun again: what an earlier process of it has said may come late."""
         return self._incarnations[role]
 
-    def is_to_be_reached(self, role: str) -> bool:
-        """Whether a role, which is up, is to be told where all others are; once."""
-        if role not in self._away or role in self._reached:
+    def is_to_be_reached(self, role: str, known: Collection[str]) -> bool:
+        """Whether a role, which is up, is to be told where all others are; once. Those that it asks are `known` by then."""
+        if role not in self._away or role in self._reached or not set(self._servers).issubset(known):
             return False
         self._reached.add(role)
         for know in self._know.values():  # it hears of those that were found before, too
@@ -95,8 +108,16 @@ class Alone:
                 self._know[role].add(source)
 
     def can_begin(self, role: str, roles: Collection[str]) -> bool:
-        """Whether all of `roles` but those that are away, which will be told when they are up, know where a role is: what it asks for is answered there."""
+        """Whether all of `roles` but those that are away, which will be told when they are up, know where a role is: what it asks for is answered there.
+        Those that are begun again with a server begin once that is there, and knows them all."""
+        if self._servers:
+            return all(each in self._found and self._know[each].issuperset(roles) for each in self._away)
         return role in self._found and self._know[role].issuperset(set(roles).difference(self._away))
+
+    @property
+    def _servers(self) -> Collection[str]:
+        """Those that are away and are asked by others that are."""
+        return [role for role in self._away if role_of(role) != TRAINER]
 
     def back(self, role: str, now: float) -> float:
         """A role goes on: after how many seconds."""

@@ -100,9 +100,10 @@ class TellAll:
 
 @dataclass(frozen=True)
 class BeginAgain:
-    """Instruction: begin the process of a role anew, which has ended."""
+    """Instruction: begin the process of a role anew; one that has not ended is ended before. Parameters are those of a `checkpoint`, if it has any."""
 
     role: str
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ It is a generator like that of a net replica: it yields instructions, and is sen
 What cannot be carried out is thrown into it, and ends the run as what a role reports does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from htrain.errors import CheckpointError, Error, Interrupted, PublishError
 from htrain.executor.record.measured import NOTHING_MEASURED
 from htrain.executor.record.totals import RunTotals
-from htrain.executor.roles.alone import Alone
+from htrain.executor.roles.alone import Alone, taken_along
 from htrain.executor.roles.coordination import (
     BeginAgain,
     CloseCheckpoint,
@@ -60,6 +60,7 @@ class CoordinatorMachine(Listening):
         self._goes_on = False  # whatever becomes of one trainer: nobody needs it
         self._at_rest = False  # all are: nobody begins
         self._examples_at_rest = 0  # trained by the whole job when all were at rest last
+        self._examples_saved = _examples_of(settings.positions)  # by the last checkpoint
 
     def run(self, now: float) -> Machine[RunResult]:
         """Bring the roles together, train to the end of the data, checkpoint, end.
@@ -129,19 +130,33 @@ class CoordinatorMachine(Listening):
                 yield from self._event(until=min(times))
         self._goes_on = False
 
-    # -- trainers that are begun again alone -------------------------------------------------------------------------
+    # -- roles that are begun again alone ----------------------------------------------------------------------------
 
     def _ended(self, event: Ended) -> Machine[None]:
-        """The process of a role has ended by itself: a trainer that nobody has to wait for is begun again. Raises PeerLost otherwise."""
+        """The process of a role has ended by itself: one that nobody has to wait for is begun again. Raises PeerLost otherwise."""
         role = event.what.partition(" ")[0]
         owes = self._publications.is_running and role not in self._seen.published
         if not event.is_replaceable or not self._goes_on or owes or not self._alone.allows(role):
             raise self._lost(event.what)
-        yield from self._begin_again(role, event.what)
+        along = taken_along(role, self._trainers)
+        if along and (not self._saves.last or self._saves.writing or self._at_rest or self._alone.away):
+            raise self._lost(event.what)  # there are no rows to go on with, or all wait for its own
+        until = self._patience + self._settings.warm_up_seconds + self._save_seconds
+        for each in along:
+            yield from self._begin_again(each, self._alone.taken(each, self._now, until))
+        yield from self._begin_again(role, self._alone.lost(role, self._now, until))
+        row = f"{self._alone.told(role)} without a checkpoint between them"
+        yield from self._do(Tell(f"{event.what}; it is begun again, and {self._what_goes_on(along)} ({row})"))
 
-    def _begin_again(self, role: str, what: str) -> Machine[None]:
+    def _what_goes_on(self, along: Collection[str]) -> str:
+        if not along:
+            return "the others go on"
+        assert self._saves.last
+        lost = self._figures.examples - self._examples_saved
+        return f"trainers with it: other roles go on, and its rows are those of {self._saves.last.name}, without what they had learnt of about {lost:,} examples"
+
+    def _begin_again(self, role: str, incarnation: int) -> Machine[None]:
         seen = self._seen
-        incarnation = self._alone.lost(role, self._now, self._patience + self._settings.warm_up_seconds)
         seen.begins_again(role)
         self._figures.begins_again(role)
         if self._saves.writing or self._at_rest:
@@ -149,10 +164,9 @@ class CoordinatorMachine(Listening):
             seen.states.setdefault(role, {})
         self._exchanges.begins_again(role)
         self._liveness.heard(role)
-        yield from self._give(Order("lost", trainer=role, incarnation=incarnation))
-        yield from self._do(BeginAgain(role))
-        told = f"{what}; it is begun again, and the others go on ({self._alone.told(role)} without a checkpoint between them)"
-        yield from self._do(Tell(told))
+        yield from self._give(Order("lost", role=role, incarnation=incarnation))
+        checkpoint = str(self._saves.last) if role_of(role) != TRAINER else ""
+        yield from self._do(BeginAgain(role, checkpoint))
 
     def _bring_back(self) -> Machine[None]:
         """Roles that were begun again are told where others are, once they are up; others, where they are, once they can go on. They begin once all know it:
@@ -160,19 +174,23 @@ class CoordinatorMachine(Listening):
         seen = self._seen
         for role in self._alone.away:
             own = {endpoint: address for endpoint, address in seen.book.items() if role_at(endpoint) == role}
-            if role in seen.known and self._alone.is_to_be_reached(role):
+            if role in seen.known and self._alone.is_to_be_reached(role, seen.known):
                 ordered, incarnation = seen.number, self._alone.incarnation(role)
                 places = dict(seen.places)
                 reach = Reach(role, own, dict(seen.book), places, ordered=ordered, incarnation=incarnation)
                 yield from self._do(reach)
             elif role in seen.ready and self._alone.is_to_be_found(role):
-                yield from self._give(Order("found", trainer=role, book=own))
+                yield from self._give(Order("found", role=role, book=own))
                 self._alone.found(role, seen.number)
             elif self._alone.can_begin(role, self._roles) and not self._at_rest:
-                yield from self._give(Order("start", trainer=role))
-                seconds, again = self._alone.back(role, self._now), self._figures.repeated(role)
-                told = f"{role} goes on after {seconds:.1f} s; batches that it had begun, and trains again: {again}"
-                yield from self._do(Tell(told))
+                yield from self._give(Order("start", role=role))
+                yield from self._do(Tell(self._told_back(role)))
+
+    def _told_back(self, role: str) -> str:
+        told = f"{role} goes on after {self._alone.back(role, self._now):.1f} s"
+        if role_of(role) != TRAINER:
+            return told
+        return f"{told}; batches that it had begun, and trains again: {self._figures.repeated(role)}"
 
     def _all_rest(self) -> Machine[States]:
         """Bring all to rest between steps, those that are away included; in which states they are. From now on all are needed. Raises PeerLost."""
@@ -275,6 +293,7 @@ class CoordinatorMachine(Listening):
             yield from self._refused(closed)
             return
         self._alone.saved()
+        self._examples_saved = _examples_of(writing.trainers)
         yield from self._do(Tell(self._saves.made(saved, self._now)))
         if writing.validates:
             yield from self._do(Validate(writing.folder))

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePath
 
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Ready, State
-from htrain.net.names import TRAINER, role_at
+from htrain.net.names import SPARSE_PS, TRAINER, role_at
 from htrain.plan.plan import Plan
 
 _LEAST_BYTES = 16 << 20  # of what no plan foresees: addresses of thousands of roles, long lists in few examples
@@ -35,7 +35,7 @@ def is_name(name: str) -> bool:
     return PurePath(name).name == name != ".."
 
 
-def is_trainer(name: str) -> bool:
-    """Whether a role of this name trains, in a group."""
+def may_be_alone(name: str) -> bool:
+    """Whether a role of this name may be told of as begun again while others go on: a trainer in a group, or a sparse PS."""
     kind, *place = name.split(":")
-    return kind == TRAINER and len(place) == 2 and all(number.isdecimal() for number in place)
+    return len(place) == {TRAINER: 2, SPARSE_PS: 1}.get(kind) and all(number.isdecimal() for number in place)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from htrain.errors import Error, PeerLost
-from htrain.executor.roles.limits import is_checkpoint_of, is_name, is_trainer
+from htrain.executor.roles.limits import is_checkpoint_of, is_name, may_be_alone
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Order
 from htrain.sync.exchanges import Numbers
@@ -45,10 +45,10 @@ class Obedient(Protocol):
     def start(self, book: dict[str, str]) -> None:
         """Begin to work with those who are at these addresses."""
 
-    def lost(self, trainer: str, incarnation: int) -> None:
-        """A trainer is gone, and will be begun again as this incarnation: wait for nothing of it."""
+    def lost(self, role: str, incarnation: int) -> None:
+        """A role is gone, and will be begun again as this incarnation: wait for nothing of it."""
 
-    def found(self, trainer: str, book: dict[str, str]) -> None:
+    def found(self, role: str, book: dict[str, str]) -> None:
         """It has been begun again, at these addresses."""
 
     def pause(self) -> None:
@@ -122,7 +122,7 @@ class Obeying:
         if not is_next:  # it comes again
             return True
         if order.verb == "start":
-            if not order.trainer or order.trainer == role.name:
+            if not order.role or order.role == role.name:
                 role.start(self._book)
         elif order.verb in ("lost", "found"):
             self._told_of(order)
@@ -145,14 +145,14 @@ class Obeying:
         return True
 
     def _told_of(self, order: Order) -> None:
-        """A trainer is gone, or has been begun again, which may be this role itself. It begins to work once all others have answered that they know of it."""
-        if not is_trainer(order.trainer):
+        """A role is gone, or has been begun again, which may be this one itself. It begins to work once all others have answered that they know of it."""
+        if not may_be_alone(order.role):
             self._line.refuse()
         elif order.verb == "lost":
-            self._role.lost(order.trainer, order.incarnation)
+            self._role.lost(order.role, order.incarnation)
         else:
-            if order.trainer != self._role.name:
-                self._role.found(order.trainer, order.book)
+            if order.role != self._role.name:
+                self._role.found(order.role, order.book)
             self._say("found", {}, order.number)
 
     def look(self) -> None:

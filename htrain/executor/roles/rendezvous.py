@@ -239,10 +239,11 @@ class Rendezvous:
         """Whether it is a role's process that has ended, and nothing else is lost."""
         return role in self._ended and not self._gone_what
 
-    def begin_again(self, role: str) -> list[Instruction]:
-        """Have that role's agent begin it anew. Requires: it can be."""
-        del self._ended[role]
-        return [Say(name, BeginAgain(self._number, role)) for name, agent in self.agents.items() if role in agent.roles]
+    def begin_again(self, role: str, checkpoint: str) -> list[Instruction]:
+        """Have that role's agent begin it anew, with the parameters of a checkpoint where it has any. Requires: it can be, or lives."""
+        self._ended.pop(role, None)
+        again = BeginAgain(self._number, role, checkpoint)
+        return [Say(name, again) for name, agent in self.agents.items() if role in agent.roles]
 
     def finish(self, *, at_once: bool) -> list[Instruction]:
         """The try is over."""

@@ -119,10 +119,11 @@ class Begin(msgspec.Struct, tag="begin", array_like=True, frozen=True):
 
 
 class BeginAgain(msgspec.Struct, tag="begin again", array_like=True, frozen=True):
-    """In the try of this number the process of a role has ended by itself: have another go on with what that did."""
+    """In the try of this number the process of a role has ended by itself, or is to end: have another go on with what that did, or with a `checkpoint`."""
 
     number: Count
     role: Name
+    checkpoint: str = ""
 
 
 class Finish(msgspec.Struct, tag="finish", array_like=True, frozen=True):

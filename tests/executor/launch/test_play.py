@@ -127,7 +127,7 @@ def test_a_role_that_waits_for_addresses_minds_no_word_to_the_one_before(network
     link = Link("trainer:0:0", network, Launcher(launcher.address, this_process()), bell, incarnation=2)
     outbox = network.outbox({"trainer:0:0/control": link._inbox.address})
     for word in (
-        Order("lost", number=3, trainer="trainer:0:0"),
+        Order("lost", number=3, role="trainer:0:0"),
         Addresses({"a": "c"}),
         Order("abort") if gives_up else Addresses({"a": "b"}, 3, incarnation=2),
     ):

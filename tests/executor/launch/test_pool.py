@@ -164,7 +164,7 @@ def test_a_role_that_may_be_alone_is_begun_again_while_others_stay(start: Maker)
     for role in ("trainer:0:0", "trainer:1:0"):
         await_end(pool, role)
         assert pool.can_begin_again(role)
-        pool.begin_again(role)
+        pool.begin_again(role, "")
     deadline = time.monotonic() + 20
     while not all(pool.lives(role) for role in ROLES) and time.monotonic() < deadline:
         select.select(pool.descriptors, [], [], 1.0)

@@ -64,18 +64,18 @@ def driven() -> Driven:
 
 
 def test_a_trainer_that_dies_is_begun_again_and_begins_once_all_others_know_where_it_is(driven: Driven) -> None:
-    lost = Order("lost", number=2, trainer=TRAINER, incarnation=1)
+    lost = Order("lost", number=2, role=TRAINER, incarnation=1)
     assert driven.hear(KILLED) == [TellAll(lost), BeginAgain(TRAINER)]
     (reach,) = driven.hear(hello(TRAINER, 1))
     assert isinstance(reach, Reach)
     assert (reach.role, reach.endpoints, reach.ordered) == (TRAINER, {f"{TRAINER}/control": "tcp://1"}, 2)
     assert set(reach.book) == {f"{role}/control" for role in ROLES}
-    found = Order("found", number=3, trainer=TRAINER, book=reach.endpoints)
+    found = Order("found", number=3, role=TRAINER, book=reach.endpoints)
     assert driven.hear(Ready(TRAINER, METRICS, 1)) == [TellAll(found)]
     *some, last = [role for role in ROLES if role != TRAINER]
     assert [driven.hear(State(role, "found", {}, 3, 1)) for role in some] == [[]] * len(some)
     assert driven.hear(Beat(TRAINER, METRICS, 0, 3, 1)) == []
-    assert driven.hear(State(last, "found", {}, 3, 1)) == [TellAll(Order("start", number=4, trainer=TRAINER))]
+    assert driven.hear(State(last, "found", {}, 3, 1)) == [TellAll(Order("start", number=4, role=TRAINER))]
 
 
 def test_what_a_trainer_has_said_before_it_died_is_not_taken_for_what_it_says_now(driven: Driven) -> None:
@@ -101,7 +101,7 @@ def test_of_two_that_are_away_the_one_that_comes_later_need_not_be_told_of_the_o
     ]
     said = driven.hear(hello(OTHER, 1))
     assert [type(each) for each in said] == [TellAll, Reach]
-    assert said[0] == TellAll(Order("start", number=5, trainer=TRAINER))
+    assert said[0] == TellAll(Order("start", number=5, role=TRAINER))
 
 
 def test_who_is_lost_while_it_is_away_or_cannot_be_replaced_ends_the_try(driven: Driven) -> None:

@@ -150,15 +150,15 @@ def test_a_role_hears_of_a_trainer_that_is_gone_and_where_another_is(
     role: Obedient, line: Line, obeying: Obeying
 ) -> None:
     obeying.told(Order("start", number=1))
-    obeying.told(Order("lost", number=2, trainer="trainer:1:0", incarnation=3))
-    obeying.told(Order("found", number=3, trainer="trainer:1:0", book={"trainer:1:0/0": "tcp://b"}))
+    obeying.told(Order("lost", number=2, role="trainer:1:0", incarnation=3))
+    obeying.told(Order("found", number=3, role="trainer:1:0", book={"trainer:1:0/0": "tcp://b"}))
     assert role.done[1:] == ["lost trainer:1:0 3", "found trainer:1:0 at {'trainer:1:0/0': 'tcp://b'}"]
-    for number, name in enumerate(("sparse_ps:0", "trainer", "trainer:a:0", "trainer:0", ""), 4):
-        obeying.told(Order("lost", number=number, trainer=name, incarnation=1))
+    for number, name in enumerate(("dense_ps:0", "trainer", "trainer:a:0", "trainer:0", ""), 4):
+        obeying.told(Order("lost", number=number, role=name, incarnation=1))
     assert line.refused == 5
     assert len(role.done) == 3
     assert line.states == [("found", 3, 1)], "it knows where that is"
-    obeying.told(Order("start", number=9, trainer="trainer:1:0"))
+    obeying.told(Order("start", number=9, role="trainer:1:0"))
     assert len(role.done) == 3, "another is to start"
 
 
@@ -166,10 +166,10 @@ def test_a_role_that_comes_when_others_work_already_begins_when_it_is_told_to_an
     role: Obedient, line: Line
 ) -> None:
     obeying = Obeying(role, line, {"a": "tcp://a"}, ordered=7)
-    obeying.told(Order("lost", number=8, trainer="trainer:1:0", incarnation=1))
-    obeying.told(Order("found", number=9, trainer="trainer:0:1", book={}))
+    obeying.told(Order("lost", number=8, role="trainer:1:0", incarnation=1))
+    obeying.told(Order("found", number=9, role="trainer:0:1", book={}))
     assert role.done == ["lost trainer:1:0 1"]
-    obeying.told(Order("start", number=10, trainer="trainer:0:1"))
+    obeying.told(Order("start", number=10, role="trainer:0:1"))
     assert role.done == ["lost trainer:1:0 1", "start {'a': 'tcp://a'}"]
     assert obeying.exchanged() == (1, 10)
     with pytest.raises(PeerLost, match=r"^an order of the launcher before that to pause is lost"):

@@ -88,11 +88,11 @@ class _Eager(Obeying):
     """A trainer that was begun again begins when it is found, though others may not know yet where it is: the first code did so."""
 
     def told(self, order: Order) -> bool:
-        is_own = order.trainer == self._role.name
+        is_own = order.role == self._role.name
         if is_own and order.verb == "found":
             self._role.start(self._book)
         if is_own and order.verb == "start":
-            order = Order("found", number=order.number, trainer=order.trainer)
+            order = Order("found", number=order.number, role=order.role)
         return super().told(order)
 
 

@@ -1,0 +1,180 @@
+"""Sparse PSs that die, and are begun again with the rows of the last checkpoint while all others keep theirs (docs/decisions/recovery.md)."""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forked import Started
+from ledger import DATA, ROWS, counted, ledger_plan, owed
+from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_for_examples, wait_until
+
+from htrain.executor.record.kept import find_checkpoints
+from htrain.plan.plan import load_plan
+from htrain.spec.cluster import this_machine
+
+IDS_OF_A_BATCH = 32 * 26
+AGAIN = re.compile(r"batches that it had begun, and trains again: (\d+)")
+LOST = re.compile(r"its rows are those of (\S+), without what they had learnt of about ([\d,]+) examples")
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("partial") / "plan"
+    ledger_plan(this_machine(groups=2, trainers=2, group_ps=1, sparse_ps=2, dense_ps=1)).save(folder)
+    return folder
+
+
+@pytest.fixture
+def run(plan: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    started: list[Started] = []
+
+    def begin(*arguments: str) -> Started:
+        how = (
+            "--retries",
+            "3",
+            "--retry",
+            "partial",
+            "--workers",
+            "1",
+        )  # several that step one row at once may lose a step of it (Hogwild)
+        process = start(plan, DATA, "--out", str(tmp_path / "run"), *how, *arguments)
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def places(folder: Path) -> dict[str, int]:
+    return {role: place["pid"] for role, place in json.loads((folder / "roles.json").read_text()).items()}
+
+
+def kill_and_wait(victim: str, folder: Path, process: Started) -> None:
+    """Until other processes play the victim's role and all trainers'; those of other roles stay."""
+    before = places(folder)
+    os.kill(before[victim], signal.SIGKILL)
+    again = {role for role in before if role == victim or role.startswith("trainer")}
+
+    def is_back() -> bool:
+        now = places(folder)
+        return now.keys() == before.keys() and all(now[role] != before[role] for role in again)
+
+    wait_until(is_back, process, f"another {victim}")
+    now = places(folder)
+    assert {role for role in before if now[role] != before[role]} == again, "the others go on"
+
+
+def another_checkpoint(folder: Path, process: Started) -> None:
+    newest = lambda: find_checkpoints(folder).complete[0][0].name  # noqa: E731
+    before = newest()
+    wait_until(lambda: newest() != before, process, "another checkpoint")
+
+
+def stopped(process: Started) -> str:
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    return said
+
+
+def rows_of(plan: Path, server: str) -> np.ndarray:
+    """Which rows of the table a sparse PS has, [ROWS] bool."""
+    has = np.zeros(ROWS, bool)
+    for parameter in load_plan(plan).net_of(server).parameters.values():
+        if parameter.whole == "rows.weight":
+            has[parameter.first_row : parameter.first_row + parameter.shape[0]] = True
+    assert 0 < has.sum() < ROWS
+    return has
+
+
+def test_a_sparse_ps_that_is_killed_goes_back_to_its_last_rows_and_nobody_else_does(
+    run: Callable[..., Started], plan: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = run(*ENDLESS, "--checkpoint-seconds", "3")
+    wait_for_a_checkpoint(folder, process)
+    another_checkpoint(folder, process)
+    time.sleep(0.7)
+    kill_and_wait("sparse_ps:1", folder, process)
+    another_checkpoint(folder, process)
+    said = stopped(process)
+    assert "the run goes on" not in said
+    ((checkpoint, examples),) = LOST.findall(said)
+    assert (folder / "checkpoints" / checkpoint).exists() or checkpoint.startswith("examples_")
+    begun = sum(int(count) for count in AGAIN.findall(said))
+    assert len(AGAIN.findall(said)) == 4
+    assert begun <= 4 * 4
+    off, own = counted(plan, folder) - owed(folder), rows_of(plan, "sparse_ps:1")
+    assert (off[~own] >= 0).all(), "of the rows of others nothing is lost"
+    assert off[~own].sum() <= begun * IDS_OF_A_BATCH
+    lost = -off[own].sum()
+    about = int(examples.replace(",", "")) * 26 * own.mean()
+    assert 0 < lost < 2 * about + 40 * IDS_OF_A_BATCH, "trainers report twice a second"
+
+
+def test_a_run_whose_sparse_ps_was_killed_comes_to_the_end_of_its_data(
+    run: Callable[..., Started], plan: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = run("--epochs", "40", "--json", "--checkpoint-seconds", "2")
+    wait_for_a_checkpoint(folder, process)
+    time.sleep(0.5)
+    kill_and_wait("sparse_ps:0", folder, process)
+    document, said = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    found = json.loads(document)
+    assert (found["begun_again"], found["retries"], found["examples"]) == (1, 0, 40 * 3000)
+    assert (owed(folder).sum(), owed(folder).min() > 0) == (40 * 3000 * 26, True)
+
+
+def test_without_a_checkpoint_to_take_rows_from_all_begin_again(
+    run: Callable[..., Started], plan: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = run(*ENDLESS, "--checkpoint-seconds", "6")
+    wait_for_examples(folder, process, 1)
+    before = places(folder)
+    os.kill(before["sparse_ps:0"], signal.SIGKILL)
+    wait_until(lambda: not set(places(folder).values()) & set(before.values()), process, "another try")
+    wait_for_a_checkpoint(folder, process)
+    said = stopped(process)
+    assert "the run goes on from its beginning" in said
+    assert (counted(plan, folder) == owed(folder)).all()
+
+
+@pytest.mark.parametrize("victim", ["group_ps:0:0", "dense_ps:0"])
+def test_other_servers_take_all_back(run: Callable[..., Started], plan: Path, tmp_path: Path, victim: str) -> None:
+    folder = tmp_path / "run"
+    process = run(*ENDLESS, "--checkpoint-seconds", "0.7")
+    wait_for_a_checkpoint(folder, process)
+    before = places(folder)
+    os.kill(before[victim], signal.SIGKILL)
+    wait_until(lambda: not set(places(folder).values()) & set(before.values()), process, "another try")
+    another_checkpoint(folder, process)
+    assert "the run goes on from checkpoint" in stopped(process)
+    assert (counted(plan, folder) == owed(folder)).all()
+
+
+def test_a_trainer_that_is_killed_is_begun_again_alone(run: Callable[..., Started], plan: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = run(*ENDLESS, "--checkpoint-seconds", "3")
+    wait_for_a_checkpoint(folder, process)
+    another_checkpoint(folder, process)
+    time.sleep(0.3)
+    before = places(folder)
+    os.kill(before["trainer:0:1"], signal.SIGKILL)
+    wait_until(lambda: places(folder).get("trainer:0:1") not in (None, before["trainer:0:1"]), process, "another")
+    another_checkpoint(folder, process)
+    said = stopped(process)
+    after = places(folder)
+    assert [role for role in before if before[role] != after[role]] == ["trainer:0:1"]
+    assert not LOST.findall(said)
+    assert (counted(plan, folder) >= owed(folder)).all()
