@@ -147,6 +147,7 @@ class CoordinatorMachine(Listening):
         yield from self._begin_again(role, self._alone.lost(role, self._now, until))
         row = f"{self._alone.told(role)} without a checkpoint between them"
         yield from self._do(Tell(f"{event.what}; it is begun again, and {self._what_goes_on(along)} ({row})"))
+        yield from self._bring_back()  # of those who have waited for its answer alone
 
     def _what_goes_on(self, along: Collection[str]) -> str:
         if not along:
