@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from forked import Started
 from ledger import DATA, counted, ledger_plan, owed
-from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_for_examples, wait_until
+from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_for_examples, wait_until, wait_until_all_train
 
 from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
@@ -114,6 +115,26 @@ def test_two_trainers_that_are_killed_at_once_are_both_begun_again(
     another_checkpoint(folder, process)
     said = stopped(process)
     require_no_more_than_told(counted(plan, folder), owed(folder), said, kills=2)
+
+
+def test_a_trainer_that_is_silent_for_too_long_is_ended_and_begun_again(
+    run: Callable[..., Started], plan: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = run(plan, *ENDLESS, "--checkpoint-seconds", "30", "--liveness-seconds", "4", "--deadline-seconds", "60")
+    wait_until_all_train(folder, process, "trainer:0:0", "trainer:0:1", "trainer:1:0", "trainer:1:1")
+    before = places(folder)
+    os.kill(before["trainer:1:0"], signal.SIGSTOP)
+    wait_until(lambda: places(folder).get("trainer:1:0") not in (None, before["trainer:1:0"]), process, "another")
+    assert not psutil.pid_exists(before["trainer:1:0"])
+    wait_until_all_train(folder, process, "trainer:1:0")
+    time.sleep(1)
+    said = stopped(process)
+    assert re.search(
+        r"^trainer:1:0 has been silent for 4 s, though its process lives .*; it is begun again", said, re.MULTILINE
+    )
+    assert "the run goes on" not in said
+    require_no_more_than_told(counted(plan, folder), owed(folder), said, kills=1)
 
 
 def test_a_run_whose_trainer_was_killed_comes_to_the_end_of_its_data(

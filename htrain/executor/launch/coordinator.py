@@ -20,6 +20,7 @@ from htrain.executor.roles.alone import Alone
 from htrain.executor.roles.coordination import (
     Asked,
     AskWhetherLives,
+    AskWhetherReplaceable,
     Await,
     BeginAgain,
     Came,
@@ -59,7 +60,7 @@ class WorkerPool(Protocol):
     """The processes or threads that play the roles."""
 
     def can_begin_again(self, role: str) -> bool:
-        """Whether a role, of which `lost` has told, can be begun anew while others go on."""
+        """Whether a role, of which `lost` has told, or which is silent, can be begun anew while others go on."""
 
     def begin_again(self, role: str, checkpoint: str) -> None:
         """Do so, with the parameters of a checkpoint where it has any: `lost` tells of it no more. One that lives, and may be alone, is ended before."""
@@ -272,8 +273,7 @@ class Coordinator:
                 else:
                     self._inbox.refuse()
             if lost := pool.lost():
-                can_be = pool.can_begin_again(lost.partition(" ")[0])
-                yield Ended(lost, is_replaceable=can_be and self._outside.has_its_data())
+                yield Ended(lost, is_replaceable=self._can_begin_again(lost.partition(" ")[0], pool))
             if interrupt.is_asked and not is_told:
                 is_told = True
                 yield Asked()
@@ -289,6 +289,8 @@ class Coordinator:
             return next(events)
         if isinstance(said, AskWhetherLives):
             return pool.lives(said.role)
+        if isinstance(said, AskWhetherReplaceable):
+            return self._can_begin_again(said.role, pool)
         if isinstance(said, OpenCheckpoint | CloseCheckpoint | DropCheckpoint):
             return self._save(said)
         if isinstance(said, OpenVersion):
@@ -314,6 +316,9 @@ class Coordinator:
         else:
             self._keep(said)
         return None
+
+    def _can_begin_again(self, role: str, pool: WorkerPool) -> bool:
+        return pool.can_begin_again(role) and self._outside.has_its_data()
 
     def _reach(self, said: Reach) -> None:
         assert self._outbox

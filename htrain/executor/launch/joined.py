@@ -169,7 +169,7 @@ class JoinedPool:
         return self._reception.ask(lambda rendezvous: rendezvous.lost)
 
     def can_begin_again(self, role: str) -> bool:
-        """Whether it is one that may be alone, whose process has ended, and not its agent."""
+        """Whether it is one that may be alone, and no agent has gone."""
         return role in self._alone and self._reception.ask(lambda rendezvous: rendezvous.can_begin_again(role))
 
     def begin_again(self, role: str, checkpoint: str) -> None:

@@ -143,8 +143,8 @@ class RoleProcesses:
         )
 
     def can_begin_again(self, role: str) -> bool:
-        """Whether it is one that may be alone, and its process has ended."""
-        return role in self._alone and role in self._statuses
+        """Whether it is one that may be alone, and its process has started."""
+        return role in self._alone and role in self.pids and self._ended() is None
 
     def begin_again(self, role: str, checkpoint: str) -> None:
         """Have the process of a role forked anew: it goes on from where the last was, which is ended if it has not, or with the parameters of a checkpoint."""

@@ -266,7 +266,7 @@ class _Playing:
         """End the process of a role, if it lives. Nobody is told."""
         for process in [process for process in self._living if self._processes[process] == [role]]:
             process.kill()
-            process.join()
+            process.join(_LAST_SECONDS)  # one that waits for a disk never comes back to itself
             self._living.remove(process)
 
     def _fork(self, roles: list[str], assignment: Assignment) -> None:

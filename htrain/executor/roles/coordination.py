@@ -127,6 +127,13 @@ class AskWhetherLives:
 
 
 @dataclass(frozen=True)
+class AskWhetherReplaceable:
+    """Instruction: look whether another process can go on with what a role does, while others do, once its own is ended; answered by a bool."""
+
+    role: str
+
+
+@dataclass(frozen=True)
 class OpenCheckpoint:
     """Instruction: make a folder for a checkpoint of trainers in these states; answered by it, or by Refused."""
 
@@ -200,7 +207,7 @@ class KeepMeasured:
 
 Instruction = (
     Await | Connect | TellAll | BeginAgain | Reach
-    | AskWhetherLives | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Validate | OpenVersion | CloseVersion | Tell
+    | AskWhetherLives | AskWhetherReplaceable | OpenCheckpoint | CloseCheckpoint | DropCheckpoint | Validate | OpenVersion | CloseVersion | Tell
     | ShowTotals | KeepMeasured
 )  # fmt: skip
 Result = TypeVar("Result")

@@ -4,24 +4,21 @@ It is a generator like that of a net replica: it yields instructions, and is sen
 What cannot be carried out is thrown into it, and ends the run as what a role reports does.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from htrain.errors import CheckpointError, Error, Interrupted, PublishError
 from htrain.executor.record.measured import NOTHING_MEASURED
 from htrain.executor.record.totals import RunTotals
-from htrain.executor.roles.alone import Alone, taken_along
+from htrain.executor.roles.alone import Alone
 from htrain.executor.roles.coordination import (
-    BeginAgain,
     CloseCheckpoint,
     CloseVersion,
     DropCheckpoint,
-    Ended,
     KeepMeasured,
     Machine,
     OpenCheckpoint,
     OpenVersion,
-    Reach,
     Refused,
     RunResult,
     ShowTotals,
@@ -32,13 +29,12 @@ from htrain.executor.roles.coordination import (
     Validated,
     VersionEnded,
 )
-from htrain.executor.roles.listening import Listening
 from htrain.executor.roles.publishing import PublishSchedule
+from htrain.executor.roles.replacing import Replacing, examples_of
 from htrain.executor.roles.saving import Writing
 from htrain.executor.roles.validating import ValidationSchedule
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Order
-from htrain.net.names import TRAINER, role_at, role_of
 from htrain.plan.plan import Plan
 
 _SHOW_SECONDS = (
@@ -49,18 +45,14 @@ _AGAIN_SECONDS = 5.0  # between two tries of the last save
 _LAST_SAVE_SECONDS = 60.0
 
 
-class CoordinatorMachine(Listening):
+class CoordinatorMachine(Replacing):
     """Runs one plan to its end. Roles that are at rest begin to write a checkpoint, or a version, and train on while they do."""
 
     def __init__(self, plan: Plan, settings: RunSettings, *, tells_of_ends: bool, alone: Alone | None = None) -> None:
         super().__init__(plan, settings, tells_of_ends=tells_of_ends, alone=alone)
-        self._trainers = [role for role in self._roles if role_of(role) == TRAINER]
         self._validations = ValidationSchedule(every=settings.valid_every, validated=settings.validated)
         self._publications = PublishSchedule(settings)
-        self._goes_on = False  # whatever becomes of one trainer: nobody needs it
-        self._at_rest = False  # all are: nobody begins
         self._examples_at_rest = 0  # trained by the whole job when all were at rest last
-        self._examples_saved = _examples_of(settings.positions)  # by the last checkpoint
 
     def run(self, now: float) -> Machine[RunResult]:
         """Bring the roles together, train to the end of the data, checkpoint, end.
@@ -130,68 +122,9 @@ class CoordinatorMachine(Listening):
                 yield from self._event(until=min(times))
         self._goes_on = False
 
-    # -- roles that are begun again alone ----------------------------------------------------------------------------
-
-    def _ended(self, event: Ended) -> Machine[None]:
-        """The process of a role has ended by itself: one that nobody has to wait for is begun again. Raises PeerLost otherwise."""
-        role = event.what.partition(" ")[0]
-        owes = self._publications.is_running and role not in self._seen.published
-        if not event.is_replaceable or not self._goes_on or owes or not self._alone.allows(role):
-            raise self._lost(event.what)
-        along = taken_along(role, self._trainers)
-        if along and (not self._saves.last or self._saves.writing or self._at_rest or self._alone.away):
-            raise self._lost(event.what)  # there are no rows to go on with, or all wait for its own
-        until = self._patience + self._settings.warm_up_seconds + self._save_seconds
-        for each in along:
-            yield from self._begin_again(each, self._alone.taken(each, self._now, until))
-        yield from self._begin_again(role, self._alone.lost(role, self._now, until))
-        row = f"{self._alone.told(role)} without a checkpoint between them"
-        yield from self._do(Tell(f"{event.what}; it is begun again, and {self._what_goes_on(along)} ({row})"))
-        yield from self._bring_back()  # of those who have waited for its answer alone
-
-    def _what_goes_on(self, along: Collection[str]) -> str:
-        if not along:
-            return "the others go on"
-        assert self._saves.last
-        lost = self._figures.examples - self._examples_saved
-        return f"trainers with it: other roles go on, and its rows are those of {self._saves.last.name}, without what they had learnt of about {lost:,} examples"
-
-    def _begin_again(self, role: str, incarnation: int) -> Machine[None]:
-        seen = self._seen
-        seen.begins_again(role)
-        self._figures.begins_again(role)
-        if self._saves.writing or self._at_rest:
-            seen.saved.setdefault(role, {})  # it keeps nothing; where it stood is known already
-            seen.states.setdefault(role, {})
-        self._exchanges.begins_again(role)
-        self._liveness.heard(role)
-        yield from self._give(Order("lost", role=role, incarnation=incarnation))
-        checkpoint = str(self._saves.last) if role_of(role) != TRAINER else ""
-        yield from self._do(BeginAgain(role, checkpoint))
-
-    def _bring_back(self) -> Machine[None]:
-        """Roles that were begun again are told where others are, once they are up; others, where they are, once they can go on. They begin once all know it:
-        what they ask for is answered then."""
-        seen = self._seen
-        for role in self._alone.away:
-            own = {endpoint: address for endpoint, address in seen.book.items() if role_at(endpoint) == role}
-            if role in seen.known and self._alone.is_to_be_reached(role, seen.known):
-                ordered, incarnation = seen.number, self._alone.incarnation(role)
-                places = dict(seen.places)
-                reach = Reach(role, own, dict(seen.book), places, ordered=ordered, incarnation=incarnation)
-                yield from self._do(reach)
-            elif role in seen.ready and self._alone.is_to_be_found(role):
-                yield from self._give(Order("found", role=role, book=own))
-                self._alone.found(role, seen.number)
-            elif self._alone.can_begin(role, self._roles) and not self._at_rest:
-                yield from self._give(Order("start", role=role))
-                yield from self._do(Tell(self._told_back(role)))
-
-    def _told_back(self, role: str) -> str:
-        told = f"{role} goes on after {self._alone.back(role, self._now):.1f} s"
-        if role_of(role) != TRAINER:
-            return told
-        return f"{told}; batches that it had begun, and trains again: {self._figures.repeated(role)}"
+    def _is_owed(self, role: str) -> bool:
+        """Its part of a version."""
+        return self._publications.is_running and role not in self._seen.published
 
     def _all_rest(self) -> Machine[States]:
         """Bring all to rest between steps, those that are away included; in which states they are. From now on all are needed. Raises PeerLost."""
@@ -265,7 +198,7 @@ class CoordinatorMachine(Listening):
         began, goes_on = self._now, self._goes_on
         paused = yield from self._all_rest()
         trainers = {trainer: paused[trainer] for trainer in self._trainers}
-        self._examples_at_rest = _examples_of(trainers)
+        self._examples_at_rest = examples_of(trainers)
         if self._seen.unreadable and not self._have_trained(trainers):
             raise self._seen.unreadable
         folder = yield from self._do(OpenCheckpoint(trainers))
@@ -294,7 +227,7 @@ class CoordinatorMachine(Listening):
             yield from self._refused(closed)
             return
         self._alone.saved()
-        self._examples_saved = _examples_of(writing.trainers)
+        self._examples_saved = examples_of(writing.trainers)
         yield from self._do(Tell(self._saves.made(saved, self._now)))
         if writing.validates:
             yield from self._do(Validate(writing.folder))
@@ -349,7 +282,7 @@ class CoordinatorMachine(Listening):
         """Begin a version. Roles come to rest between two steps, where caches hold no update back, and take their dense weights; they train on while they
         write."""
         paused = yield from self._all_rest()
-        self._examples_at_rest = _examples_of({trainer: paused[trainer] for trainer in self._trainers})
+        self._examples_at_rest = examples_of({trainer: paused[trainer] for trainer in self._trainers})
         yield from self._open_version(is_final=False)
         yield from self._order("resume")
 
@@ -401,7 +334,7 @@ class CoordinatorMachine(Listening):
 
     def _have_trained(self, trainers: States) -> bool:
         """Whether this run has trained more than those that it goes on from. Trainers say it at rest; a report from before may miss their last steps."""
-        return _examples_of(trainers) > _examples_of(self._settings.positions)
+        return examples_of(trainers) > examples_of(self._settings.positions)
 
 
 class ServingMachine(CoordinatorMachine):
@@ -415,10 +348,6 @@ class ServingMachine(CoordinatorMachine):
     def _left_off(self, result: RunResult) -> RunResult:
         """That is how it ends."""
         return result
-
-
-def _examples_of(trainers: Mapping[str, Mapping[str, Any]]) -> int:
-    return sum(int(state["totals"]["examples"]) for state in trainers.values())
 
 
 def _refusal(saved: Mapping[str, Mapping[str, Any]]) -> Refused | None:

@@ -184,6 +184,11 @@ class Listening:
         raise self._lost(event.what)
         yield from ()
 
+    def _given_up(self, role: str, what: str) -> Machine[None]:
+        """A role has been silent for too long. Raises PeerLost."""
+        raise PeerLost(f"{what}; {self._saves.advice}")
+        yield from ()
+
     def _heard_of(self) -> Machine[None]:
         """A message was taken: what is to be done now that was waited for."""
         yield from ()
@@ -213,9 +218,15 @@ class Listening:
         """All that had come was heard: who has been silent for too long?"""
         passed, self._heard = self._now - self._heard, self._now
         self._patience += min(passed, MOST_SECONDS)
+        away = set(self._alone.away)
         for news in self._liveness.listened(passed):
             lives = yield from self._do(AskWhetherLives(news.role))
-            yield from self._do(Tell(self._silent(news, lives=lives)))
+            if isinstance(news, Silent):
+                yield from self._do(Tell(_silent(news, lives=lives)))
+            elif news.role in away or news.role not in self._alone.away:  # else it has been taken along with another
+                last_step = self._figures.last_step(news.role)
+                longer = f"(its last step: {last_step}; --liveness-seconds gives it longer)"
+                yield from self._given_up(news.role, f"{_silent(news, lives=lives)} {longer}")
         self._require_heard(min(passed, MOST_SECONDS))
         if late := self._alone.late(self._patience):
             raise self._lost(f"{late} did not come up again within {self._settings.warm_up_seconds:.0f} s")
@@ -236,16 +247,6 @@ class Listening:
         return PeerLost(
             f"{role}: a message between it and the launcher is lost, with the connection that it went by; {self._saves.advice}"
         )
-
-    def _silent(self, news: Silent | Lost, *, lives: bool) -> str:
-        """In words, that a role may be slow. Raises PeerLost for one that is given up."""
-        said = f"{news.role} has been silent for {news.seconds:.0f} s{', though its process lives' if lives else ''}"
-        if isinstance(news, Lost):
-            last_step = self._figures.last_step(news.role)
-            raise PeerLost(
-                f"{said} (its last step: {last_step}; --liveness-seconds gives it longer); {self._saves.advice}"
-            )
-        return said
 
     def _take(self, message: Message) -> None:
         """Keep what a role has said. Raises the failure that it tells of."""
@@ -295,3 +296,8 @@ class Listening:
         text = message.error if message.error.startswith(message.source) else f"{message.source}: {message.error}"
         advice = f"; {self._saves.advice}" if message.kind in ("PeerLost", "RunError") else ""
         return error_named(message.kind, f"{text}{advice}")
+
+
+def _silent(news: Silent | Lost, *, lives: bool) -> str:
+    """In words, that a role may be slow, or gone."""
+    return f"{news.role} has been silent for {news.seconds:.0f} s{', though its process lives' if lives else ''}"

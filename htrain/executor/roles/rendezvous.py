@@ -236,8 +236,8 @@ class Rendezvous:
         return [Say(name, Begin(self._number, assignment)) for name in able]
 
     def can_begin_again(self, role: str) -> bool:
-        """Whether it is a role's process that has ended, and nothing else is lost."""
-        return role in self._ended and not self._gone_what
+        """Whether an agent plays a role, and no agent is lost."""
+        return not self._gone_what and any(role in agent.roles for agent in self.agents.values())
 
     def begin_again(self, role: str, checkpoint: str) -> list[Instruction]:
         """Have that role's agent begin it anew, with the parameters of a checkpoint where it has any. Requires: it can be, or lives."""

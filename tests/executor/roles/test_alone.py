@@ -1,5 +1,7 @@
 """What the launcher does about a trainer that dies while others go on: whatever comes late, and whoever hears of it late."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +10,14 @@ from small_dlrm import small_plan
 from htrain.errors import PeerLost
 from htrain.executor.roles.alone import Alone, can_be_alone
 from htrain.executor.roles.coordination import (  # fmt: skip
+    AskWhetherReplaceable,
     Await,
     BeginAgain,
     Came,
     Ended,
     Event,
     Instruction,
+    Listened,
     Machine,
     Reach,
     RunResult,
@@ -35,9 +39,9 @@ METRICS = {"steps": 0, "examples": 0, "cpu_seconds": 0.0, "repeated": 2}
 class Driven:
     """A launcher's machine: what it says to each event until it waits for the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: RunSettings) -> None:
         alone = Alone(3)
-        self.machine: Machine[RunResult] = CoordinatorMachine(PLAN, SETTINGS, tells_of_ends=True, alone=alone).run(0.0)
+        self.machine: Machine[RunResult] = CoordinatorMachine(PLAN, settings, tells_of_ends=True, alone=alone).run(0.0)
         next(self.machine)
 
     def hear(self, event: Event | Message) -> list[Instruction]:
@@ -55,7 +59,11 @@ def hello(role: str, incarnation: int = 0) -> Hello:
 @pytest.fixture
 def driven() -> Driven:
     """All train."""
-    made = Driven()
+    return training(SETTINGS)
+
+
+def training(settings: RunSettings) -> Driven:
+    made = Driven(settings)
     for role in ROLES:
         made.hear(hello(role))
     said = [each for role in ROLES for each in made.hear(Ready(role, METRICS))]
@@ -100,6 +108,80 @@ def test_of_two_that_are_away_the_one_that_comes_later_need_not_be_told_of_the_o
     assert said[2] == TellAll(Order("start", number=5, role=TRAINER)), "it has waited for the other's answer alone"
     (reach,) = driven.hear(hello(OTHER, 1))
     assert isinstance(reach, Reach)
+
+
+PARTIAL = replace(SETTINGS, retry="partial", restore="runs/a/checkpoints/one")
+SERVER = "sparse_ps:0"
+
+
+def test_of_a_sparse_ps_trainers_are_begun_again_with_it_and_begin_once_all_know_of_all() -> None:
+    driven = training(PARTIAL)
+    said = driven.hear(Ended(f"{SERVER} (process 9) was killed by signal 9", is_replaceable=True))
+    again = [TRAINER, OTHER, SERVER]
+    assert said == [
+        each
+        for number, role in enumerate(again, 2)
+        for each in (
+            TellAll(Order("lost", number=number, role=role, incarnation=1)),
+            BeginAgain(role, PARTIAL.restore if role == SERVER else ""),
+        )
+    ]
+    assert driven.hear(hello(TRAINER, 1)) == [], "it would be told where the last server was"
+    said = driven.hear(hello(SERVER, 1))
+    assert [each.role for each in said if isinstance(each, Reach)] == [TRAINER, SERVER]
+    assert all(each.book[f"{SERVER}/control"] == "tcp://1" for each in said if isinstance(each, Reach))
+    (reach,) = driven.hear(hello(OTHER, 1))
+    assert isinstance(reach, Reach)
+    for number, role in enumerate((OTHER, TRAINER, SERVER), 5):
+        found = Order("found", number=number, role=role, book={f"{role}/control": "tcp://1"})
+        assert driven.hear(Ready(role, METRICS, 1)) == [TellAll(found)]
+    knows = [(role, number) for role in ROLES for number in (5, 6, 7)]
+    *some, (last, number) = knows
+    for role, of in some:
+        assert driven.hear(State(role, "found", {}, of, of - 4, int(role in again))) == []
+    said = driven.hear(State(last, "found", {}, number, 3, int(last in again)))
+    assert said == [TellAll(Order("start", number=8 + place, role=role)) for place, role in enumerate(again)]
+
+
+@pytest.mark.parametrize("case", ["no checkpoint", "not asked for", "one is away"])
+def test_a_sparse_ps_that_cannot_go_on_with_its_last_rows_ends_the_try(case: str) -> None:
+    driven = training(replace(PARTIAL, restore="") if case == "no checkpoint" else PARTIAL)
+    if case == "one is away":
+        driven.hear(KILLED)
+    ended = Ended(f"{SERVER} (process 9) was killed by signal 9", is_replaceable=case != "not asked for")
+    assert driven.machine.send((1.0, ended)) == TellAll(Order("abort"))
+    with pytest.raises(PeerLost, match=rf"^{SERVER} \(process 9\) was killed by signal 9"):
+        driven.machine.send((1.0, None))
+
+
+@pytest.mark.parametrize("can_be", [True, False])
+def test_a_trainer_that_is_silent_for_too_long_is_followed_by_another_where_one_can_be_begun(can_be: bool) -> None:
+    machine = CoordinatorMachine(PLAN, SETTINGS, tells_of_ends=True, alone=Alone(3)).run(0.0)
+    said: object = next(machine)
+    for role in ROLES:
+        said = machine.send((0.0, Came(hello(role))))
+    while not isinstance(said, Await):
+        said = machine.send((0.0, None))
+    for role in ROLES:
+        said = machine.send((0.0, Came(Ready(role, METRICS))))
+    now, asked = 0.0, []
+    with nullcontext() if can_be else pytest.raises(PeerLost, match=rf"^{TRAINER} has been silent for 600 s"):
+        while not isinstance(said, BeginAgain):
+            if isinstance(said, AskWhetherReplaceable):
+                asked.append(said.role)
+                said = machine.send((now, can_be))
+            elif isinstance(said, Await):
+                now += 0.5
+                for role in ROLES:
+                    if role != TRAINER:
+                        said = machine.send((now, Came(Beat(role, METRICS))))
+                        while not isinstance(said, Await):
+                            said = machine.send((now, None))
+                said = machine.send((now, Listened()))
+            else:
+                said = machine.send((now, None))
+    assert asked == [TRAINER]
+    assert not can_be or said == BeginAgain(TRAINER)
 
 
 def test_who_is_lost_while_it_is_away_or_cannot_be_replaced_ends_the_try(driven: Driven) -> None:

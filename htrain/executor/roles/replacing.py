@@ -1,0 +1,111 @@
+"""The part of the launcher's machine that begins roles again while all others go on (docs/decisions/recovery.md)."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from htrain.executor.roles.alone import Alone, taken_along
+from htrain.executor.roles.coordination import AskWhetherReplaceable, BeginAgain, Ended, Machine, Reach, Tell
+from htrain.executor.roles.listening import Listening
+from htrain.executor.settings import RunSettings
+from htrain.executor.transport.wire import Order
+from htrain.net.names import TRAINER, role_at, role_of
+from htrain.plan.plan import Plan
+
+
+class Replacing(Listening):
+    """What a dead role, or a silent one, is followed by: by another process, or else by PeerLost."""
+
+    def __init__(self, plan: Plan, settings: RunSettings, *, tells_of_ends: bool, alone: Alone | None = None) -> None:
+        super().__init__(plan, settings, tells_of_ends=tells_of_ends, alone=alone)
+        self._trainers = [role for role in self._roles if role_of(role) == TRAINER]
+        self._goes_on = False  # whatever becomes of one role: nobody needs it
+        self._at_rest = False  # all are: nobody begins
+        self._examples_saved = examples_of(settings.positions)  # trained by the whole job at the last checkpoint
+
+    def _is_owed(self, role: str) -> bool:
+        """Whether something is waited for that this very process of a role has begun."""
+        return False
+
+    def _ended(self, event: Ended) -> Machine[None]:
+        """The process of a role has ended by itself: one that nobody has to wait for is begun again. Raises PeerLost otherwise."""
+        role = event.what.partition(" ")[0]
+        if not event.is_replaceable or not self._can_go_on_without(role):
+            raise self._lost(event.what)
+        yield from self._replace(role, event.what)
+
+    def _given_up(self, role: str, what: str) -> Machine[None]:
+        """The same of one that is silent, which is ended. Raises PeerLost."""
+        if not self._can_go_on_without(role) or not (yield from self._do(AskWhetherReplaceable(role))):
+            yield from super()._given_up(role, what)
+        yield from self._replace(role, what)
+
+    def _can_go_on_without(self, role: str) -> bool:
+        """Whether nobody waits for what this very process of a role was to do, and another may be begun."""
+        if not self._goes_on or self._is_owed(role) or not self._alone.allows(role):
+            return False
+        if role_of(role) == TRAINER:
+            return True
+        # There are rows to go on with, and nobody waits for its own.
+        return bool(self._saves.last) and not (self._saves.writing or self._at_rest or self._alone.away)
+
+    def _replace(self, role: str, what: str) -> Machine[None]:
+        """Begin a role again, with those that are taken along."""
+        along = taken_along(role, self._trainers)
+        until = self._patience + self._settings.warm_up_seconds + self._save_seconds
+        for each in along:
+            yield from self._begin_again(each, self._alone.taken(each, self._now, until))
+        yield from self._begin_again(role, self._alone.lost(role, self._now, until))
+        row = f"{self._alone.told(role)} without a checkpoint between them"
+        yield from self._do(Tell(f"{what}; it is begun again, and {self._what_goes_on(along)} ({row})"))
+        yield from self._bring_back()  # of those who have waited for its answer alone
+
+    def _what_goes_on(self, along: Collection[str]) -> str:
+        if not along:
+            return "the others go on"
+        assert self._saves.last
+        learnt = f"what they had learnt of about {self._figures.examples - self._examples_saved:,} examples"
+        return (
+            f"trainers with it: other roles go on, and its rows are those of {self._saves.last.name}, without {learnt}"
+        )
+
+    def _begin_again(self, role: str, incarnation: int) -> Machine[None]:
+        seen = self._seen
+        seen.begins_again(role)
+        self._figures.begins_again(role)
+        if self._saves.writing or self._at_rest:
+            seen.saved.setdefault(role, {})  # it keeps nothing; where it stood is known already
+            seen.states.setdefault(role, {})
+        self._exchanges.begins_again(role)
+        self._liveness.heard(role)
+        yield from self._give(Order("lost", role=role, incarnation=incarnation))
+        checkpoint = str(self._saves.last) if role_of(role) != TRAINER else ""
+        yield from self._do(BeginAgain(role, checkpoint))
+
+    def _bring_back(self) -> Machine[None]:
+        """Roles that were begun again are told where others are, once they are up; others, where they are, once they can go on. They begin once all know it:
+        what they ask for is answered then."""
+        seen = self._seen
+        for role in self._alone.away:
+            own = {endpoint: address for endpoint, address in seen.book.items() if role_at(endpoint) == role}
+            if role in seen.known and self._alone.is_to_be_reached(role, seen.known):
+                ordered, incarnation = seen.number, self._alone.incarnation(role)
+                places = dict(seen.places)
+                reach = Reach(role, own, dict(seen.book), places, ordered=ordered, incarnation=incarnation)
+                yield from self._do(reach)
+            elif role in seen.ready and self._alone.is_to_be_found(role):
+                yield from self._give(Order("found", role=role, book=own))
+                self._alone.found(role, seen.number)
+            elif self._alone.can_begin(role, self._roles) and not self._at_rest:
+                yield from self._give(Order("start", role=role))
+                yield from self._do(Tell(self._told_back(role)))
+
+    def _told_back(self, role: str) -> str:
+        told = f"{role} goes on after {self._alone.back(role, self._now):.1f} s"
+        if role_of(role) != TRAINER:
+            return told
+        return f"{told}; batches that it had begun, and trains again: {self._figures.repeated(role)}"
+
+
+def examples_of(trainers: Mapping[str, Mapping[str, Any]]) -> int:
+    """What trainers in these states have trained in all."""
+    return sum(int(state["totals"]["examples"]) for state in trainers.values())
