@@ -1,10 +1,11 @@
 """Whether roles that are killed change what is learnt: NE of runs with kills beside that of runs that nobody has disturbed.
 
-    python tools/kills_quality.py [--kills 20] [--runs 3] [--rows 1500000]
+    python tools/kills_quality.py [--kills 20] [--runs 3] [--rows 1500000] [--retry alone] [--constant]
 
 Two groups of two trainers with two net replicas and two group PSs, two sparse PSs and a dense PS train DLRM for an epoch of planted Criteo-like data; NE is
 that of other examples of the same model. Pairs of runs, by turns; a role is killed at random (SIGKILL) each time that so many examples have been trained
-since the last kill. Undisturbed runs differ, too, as steps do not come in the same order: the spread is printed.
+since the last kill. Undisturbed runs differ, too, as steps do not come in the same order: the spread is printed. Rates fall linearly to 0 over the epoch, as they do where models are
+trained for use, unless they are to be --constant: at a constant rate the last steps, in whatever order they come, make most of the spread.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,7 +29,7 @@ from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[1] / "models" / "dlrm.py")
-_TABLE_ROWS, _TEST_ROWS = 5000, 200_000
+_TABLE_ROWS, _TEST_ROWS, _BATCH = 5000, 200_000, 128
 _MOST_SECONDS = 1800
 
 
@@ -51,17 +53,17 @@ def kill_one(launcher: int, run: Path, draw: random.Random) -> bool:
     return False
 
 
-def run_to_end(plan: Path, data: str, run: Path, kills: int, rows: int, draw: random.Random) -> int:
+def run_to_end(plan: Path, data: str, run: Path, kills: int, asked: argparse.Namespace, draw: random.Random) -> int:
     """Train an epoch; how many roles were killed meanwhile."""
     command = [sys.executable, "-m", "htrain", "run", str(plan), "--data", data, "--out", str(run)]
-    command += ["--checkpoint-seconds", "2", "--retries", "1000"]
+    command += ["--checkpoint-seconds", "2", "--retries", "1000", "--retry", asked.retry]
     with (run.parent / f"{run.name}.log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, stdout=log)
     killed, until = 0, time.monotonic() + _MOST_SECONDS
     try:
         while process.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
-            if killed < kills and trained(run) > (killed + 1) * rows / (kills + 1):
+            if killed < kills and trained(run) > (killed + 1) * asked.rows / (kills + 1):
                 killed += kill_one(process.pid, run, draw)
     finally:
         process.kill()
@@ -71,11 +73,24 @@ def run_to_end(plan: Path, data: str, run: Path, kills: int, rows: int, draw: ra
     return killed
 
 
+def options_of(asked: argparse.Namespace) -> htrain.Options:
+    """Those of the plan. A group updates its weights once for each batch of its trainers, a sparse PS its tables once for each batch."""
+    options = with_flags(batch_size=_BATCH, net_replicas=2)
+    if asked.constant:
+        return options
+    steps = asked.rows // _BATCH
+    return replace(
+        options, dense_schedule=htrain.LinearDecay(decay=steps // 2), sparse_schedule=htrain.LinearDecay(decay=steps)
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--runs", type=int, default=3, help="of each kind")
     parser.add_argument("--rows", type=int, default=1_500_000)
+    parser.add_argument("--retry", default="alone", choices=("alone", "partial", "whole"))
+    parser.add_argument("--constant", action="store_true", help="rates stay")
     asked = parser.parse_args()
     data = f"synthetic:?rows={asked.rows}&table_rows={_TABLE_ROWS}"
     test = f"synthetic:?rows={_TEST_ROWS}&table_rows={_TABLE_ROWS}&first_block=100000"
@@ -83,11 +98,11 @@ def main() -> None:
     found: dict[str, list[float]] = {"undisturbed": [], "killed": []}
     with tempfile.TemporaryDirectory() as scratch:
         plan = Path(scratch) / "plan"
-        htrain.compile(MODEL, data=data, cluster=cluster, options=with_flags(batch_size=128, net_replicas=2)).save(plan)
+        htrain.compile(MODEL, data=data, cluster=cluster, options=options_of(asked)).save(plan)
         for number in range(asked.runs):
             for kind, kills in (("undisturbed", 0), ("killed", asked.kills)):
                 run = Path(scratch) / f"{kind}{number}"
-                done = run_to_end(plan, data, run, kills, asked.rows, random.Random(number))
+                done = run_to_end(plan, data, run, kills, asked, random.Random(number))
                 found[kind].append(ne := htrain.evaluate(run, data=test).ne)
                 print(f"{kind}: {done} kills, NE {ne:.5f}", flush=True)
     means = {kind: statistics.mean(values) for kind, values in found.items()}
