@@ -4,8 +4,8 @@
 
 Two groups of two trainers with two net replicas and two group PSs, two sparse PSs and a dense PS train DLRM for an epoch of planted Criteo-like data; NE is
 that of other examples of the same model. Pairs of runs, by turns; a role is killed at random (SIGKILL) each time that so many examples have been trained
-since the last kill. Undisturbed runs differ, too, as steps do not come in the same order: the spread is printed. Rates fall linearly to 0 over the epoch, as where models are
-trained for use, unless they are to be --constant: then the last steps, in whatever order they come, make most of the spread.
+since the last kill. Undisturbed runs differ, too, as steps do not come in the same order: the spread is printed. Rates fall linearly to 0 over the epoch, as
+where models are trained for use, unless they are to be --constant: then the last steps, in whatever order they come, make most of the spread.
 """
 
 import argparse

@@ -323,6 +323,40 @@ def test_a_role_that_is_killed_and_started_again_is_taken_in_and_every_example_i
     assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
 
 
+@pytest.mark.parametrize(("leaver", "number"), [("sparse_ps:0", signal.SIGTERM), ("trainer:1:0", signal.SIGINT)])
+def test_a_role_that_is_asked_to_leave_does_once_all_is_saved_and_nothing_is_trained_again(
+    elsewhere: Elsewhere, plan: Path, leaver: str, number: int
+) -> None:
+    """As where a host is drained for maintenance."""
+    launcher = elsewhere.launch(plan, DATA, *ENDLESS, "--checkpoint-seconds", "60", "--retries", "1", "--workers", "1")
+    roles = elsewhere.roles()
+    wait_until_all_train(elsewhere.run, launcher, "trainer:0:0", "trainer:1:0")
+    for _ in range(2):
+        wait_for(launcher, "EPS", len(heard(launcher)))
+        roles[leaver].send_signal(number)
+        _, said = roles[leaver].communicate(timeout=30)
+        assert roles[leaver].returncode == 128 + number
+        assert f"{leaver}: leaves once the run is saved" in said
+        assert said.splitlines()[-1] == f"{leaver}: has left the run, which is saved"
+        roles[leaver] = elsewhere.role(leaver)
+        wait_for(launcher, "EPS", len(heard(launcher)))
+    launcher.send_signal(signal.SIGINT)
+    said = ended(launcher, 130)
+    told = re.findall(
+        rf"{leaver} \(process \d+ on [^)]+\) leaves; the run goes on from checkpoint \S+: (\d+) examples are trained",
+        said,
+    )
+    assert told == ["0", "0"], said
+    for role in roles.values():
+        ended(role, 130)
+    assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
+
+
+def wait_for(launcher: Started, words: str, since: int) -> None:
+    """Until the launcher has said these words, behind so many characters."""
+    wait_until(lambda: words in heard(launcher)[since:], launcher, words)
+
+
 def test_a_trainer_of_a_role_command_is_begun_again_by_it_while_others_go_on(
     elsewhere: Elsewhere, tmp_path: Path
 ) -> None:

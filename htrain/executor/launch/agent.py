@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -21,6 +22,7 @@ import msgspec
 from htrain.errors import Error, PeerLost, PlanError, RunError, error_named
 from htrain.executor.host.address import address_of, address_within
 from htrain.executor.launch.agent_pulse import AgentPulse
+from htrain.executor.launch.interrupt import Interrupt, interrupts
 from htrain.executor.launch.joining import Joining, Search, Untaken
 from htrain.executor.launch.pool import RoleProcesses, Supervisors
 from htrain.executor.launch.reach import Task, require_reach
@@ -37,6 +39,7 @@ from htrain.executor.transport.rendezvous import (
     FromLauncher,
     Join,
     Leave,
+    Leaving,
     Over,
     Piece,
     Prepare,
@@ -59,8 +62,8 @@ def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell
     """Play these roles for a launcher until its run is over, or it is gone and none has come in its place for as long as a first one is looked for; `tell` is
     called with news.
 
-    Raises UsageError for an `address` that is none, RunError where the launcher cannot be found, or does not take this agent, what the roles cannot reach,
-    what has ended the run, and PeerLost where the launcher is gone.
+    Raises SystemExit where a signal has asked it to leave, UsageError for an `address` that is none, RunError where the launcher cannot be found, or does not
+    take this agent, what the roles cannot reach, what has ended the run, and PeerLost where the launcher is gone.
     """
     process, supervisors, search = f"agent-{token_hex(8)}", Supervisors(num_threads), Search(joining)
     try:
@@ -69,6 +72,9 @@ def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell
                 _join(roles, joining, f"{process}.{count}", supervisors, tell, search=search)
             except _Trained:
                 return
+            except _Left as left:
+                tell(f"{', '.join(roles)}: has left the run, which is saved")
+                sys.exit(128 + left.number)
             except Untaken as untaken:
                 search.failed(untaken.error)
             except _Lost as lost:
@@ -117,6 +123,14 @@ class _Trained(Exception):
     """The run has come to the end of its data."""
 
 
+class _Left(Exception):
+    """Whoever watches over this agent has asked it to leave, by the signal of this `number`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 class _Lost(Exception):
     """The launcher that this agent has joined is gone, or has given it up: one may be found again, be it that or another."""
 
@@ -149,6 +163,8 @@ class _Agent:
         self._inbox = network.inbox(self._name)
         self._outbox = network.outbox(self._book, deadline_seconds=taken_seconds)
         self._pulse: AgentPulse | None = None
+        self._interrupt: Interrupt | None = None  # while it runs
+        self._is_leaving = False
         self._supervisors = supervisors
         self._pool: RoleProcesses | None = None
         self._number = 0  # of the try that the pool plays
@@ -157,7 +173,20 @@ class _Agent:
         self._folder = Path(tempfile.mkdtemp(prefix="htrain-plan-"))
 
     def run(self, first: object) -> None:
-        """From the launcher's first word to the end of the run. Raises what `play_roles` does, _Trained and _Lost."""
+        """From the launcher's first word to the end of the run. Raises what `play_roles` does, _Trained, _Left and _Lost.
+
+        Ctrl-C, SIGTERM and the end of the terminal ask it to leave: while a try is under way, once the run is saved.
+        """
+        with interrupts() as interrupt:
+            self._interrupt = interrupt
+            try:
+                self._run(first)
+            except _Lost:
+                if interrupt.is_asked:
+                    raise _Left(interrupt.number) from None
+                raise
+
+    def _run(self, first: object) -> None:
         said = self._look(first)
         self._tell(f"{', '.join(self._roles)}: joined {self._joining.launcher}, reached at {self._network.host}")
         self._pulse = AgentPulse(self._name, self._inbox.address, self._network, self._book)
@@ -197,7 +226,9 @@ class _Agent:
     def _next(self) -> FromLauncher | None:
         """What the launcher says next. Raises what ends the run here."""
         watched = None if self._has_lost else self._pool
-        self._inbox.wait(_LISTEN_SECONDS, watched.descriptors if watched else ())
+        parts = [part for part in (watched, self._interrupt) if part]
+        self._inbox.wait(_LISTEN_SECONDS, [each for part in parts for each in part.descriptors])
+        self._heed()
         if watched and (lost := watched.lost()):
             self._has_lost = lost
             self._say(RoleEnded(self._name, self._number, lost))
@@ -207,6 +238,17 @@ class _Agent:
             if self._pulse.is_gone and not got:
                 raise self._gone()
         return self._look(got[0]) if got else None
+
+    def _heed(self) -> None:
+        """Leave where that is asked for: now where nothing is played, else the launcher is told. Raises _Left."""
+        if not self._interrupt or not self._interrupt.is_asked:
+            return
+        if self._pool is None:
+            raise _Left(self._interrupt.number)
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._tell(f"{', '.join(self._roles)}: leaves once the run is saved; Ctrl-C again to leave at once")
+            self._say(Leaving(self._name))
 
     def _look(self, said: object) -> FromLauncher | None:
         if isinstance(said, Declined):
@@ -221,7 +263,7 @@ class _Agent:
             raise error_named(said.kind, said.error) from RunIsOver()
         raise _Trained
 
-    def _say(self, message: RoleEnded | Rested | Prepared | Unable | Fetch) -> None:
+    def _say(self, message: RoleEnded | Leaving | Rested | Prepared | Unable | Fetch) -> None:
         try:
             self._outbox.send(LAUNCHER, message)
         except PeerLost as error:

@@ -32,6 +32,7 @@ from htrain.executor.roles.coordination import (
     Event,
     Instruction,
     KeepMeasured,
+    Leaves,
     Listened,
     Machine,
     OpenCheckpoint,
@@ -71,6 +72,9 @@ class WorkerPool(Protocol):
 
     def lost(self) -> str:
         """What happened to a role that ended by itself, naming it; "" while all live."""
+
+    def leaving(self) -> str:
+        """Who is to leave once all is saved, and that it does; "" while nobody is."""
 
     def lives(self, role: str) -> bool:
         """Whether a role is known to live, however silent it is."""
@@ -261,7 +265,7 @@ class Coordinator:
 
     def _events(self, pool: WorkerPool) -> Iterator[Event]:
         """What comes, one after another, without end. Raises RunError for a message that cannot be read."""
-        interrupt, is_told = self._outside.interrupt, False
+        interrupt, is_told, has_left = self._outside.interrupt, False, False
         beside = (self._outside.validations, self._outside.publications)
         while True:
             seconds = max(0.0, self._until - time.monotonic())
@@ -274,6 +278,9 @@ class Coordinator:
                     self._inbox.refuse()
             if lost := pool.lost():
                 yield Ended(lost, is_replaceable=self._can_begin_again(lost.partition(" ")[0], pool))
+            if not has_left and (leaving := pool.leaving()):
+                has_left = True
+                yield Leaves(leaving)
             if interrupt.is_asked and not is_told:
                 is_told = True
                 yield Asked()

@@ -9,10 +9,11 @@ from htrain.executor.host.bell import Bell
 
 
 class Interrupt:
-    """Whether the user has asked the run to stop, and what wakes a thread that waits when they do."""
+    """Whether the user has asked the run to stop, by a signal of this `number` or by 0, and what wakes a thread that waits when they do."""
 
     def __init__(self) -> None:
         self.is_asked = False
+        self.number = 0
         self._bell = Bell()
 
     @property
@@ -20,9 +21,9 @@ class Interrupt:
         """What can be read as soon as the user asks; nothing once they have."""
         return () if self.is_asked else (self._bell.descriptor,)
 
-    def ask(self) -> None:
-        """From any thread, or a signal's handler."""
-        self.is_asked = True
+    def ask(self, number: int = 0) -> None:
+        """From any thread, or the handler of the signal of this number."""
+        self.is_asked, self.number = True, self.number or number
         self._bell.ring()
 
     def close(self) -> None:
@@ -41,7 +42,7 @@ def interrupts() -> Iterator[Interrupt]:
     def ask(number: int, frame: object) -> None:
         if interrupt.is_asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        interrupt.ask()
+        interrupt.ask(number)
 
     ours = threading.current_thread() is threading.main_thread()
     numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]

@@ -176,6 +176,10 @@ class JoinedPool:
         """Have its agent begin it anew."""
         self._reception.have(lambda rendezvous: rendezvous.begin_again(role, checkpoint))
 
+    def leaving(self) -> str:
+        """An agent that is to leave."""
+        return self._reception.ask(lambda rendezvous: rendezvous.leaving)
+
     def lives(self, role: str) -> bool:
         """Always False: that an agent lives says nothing of what it plays."""
         return False

@@ -105,6 +105,10 @@ class RoleRanks:
         """Always empty."""
         return ""  # mpiexec ends all ranks when one dies; silence is noticed by the launcher
 
+    def leaving(self) -> str:
+        """Always empty: ranks come and go together."""
+        return ""
+
     def can_begin_again(self, role: str) -> bool:
         """None can: see `lost`."""
         return False

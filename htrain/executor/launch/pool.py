@@ -51,6 +51,10 @@ class RoleThreads:
         """Always empty: a thread does not end by itself."""
         return ""
 
+    def leaving(self) -> str:
+        """Always empty: a thread is told with all."""
+        return ""
+
     def lives(self, role: str) -> bool:
         """Whether the role's thread has not ended."""
         return any(thread.name == role and thread.is_alive() for thread in self._threads)
@@ -152,6 +156,10 @@ class RoleProcesses:
         self.pids.pop(role, None)
         with suppress(OSError):  # a supervisor that is gone: `lost` says so
             self._connection.send_bytes(AGAIN + msgspec.json.encode(Again(role, checkpoint)))
+
+    def leaving(self) -> str:
+        """Always empty: whoever wants this host for something else tells the launcher."""
+        return ""
 
     def lives(self, role: str) -> bool:
         """Whether a role's process has started, and not ended as far as is known."""

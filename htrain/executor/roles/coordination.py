@@ -45,6 +45,13 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Leaves:
+    """Who is to leave once all is saved, and that it does, in words: the run goes on without it, or with who comes in its place."""
+
+    what: str
+
+
+@dataclass(frozen=True)
 class Asked:
     """The user asks the run to stop."""
 
@@ -70,7 +77,7 @@ class Listened:
     """All that has come by now has been heard."""
 
 
-Event = Came | Ended | Asked | Validated | VersionEnded | Listened
+Event = Came | Ended | Leaves | Asked | Validated | VersionEnded | Listened
 
 
 # -- instructions ----------------------------------------------------------------------------------------------------

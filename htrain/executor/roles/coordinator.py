@@ -7,7 +7,7 @@ What cannot be carried out is thrown into it, and ends the run as what a role re
 from collections.abc import Mapping
 from typing import Any
 
-from htrain.errors import CheckpointError, Error, Interrupted, PublishError
+from htrain.errors import CheckpointError, Error, Interrupted, PeerLost, PublishError
 from htrain.executor.record.measured import NOTHING_MEASURED
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.alone import Alone
@@ -16,6 +16,7 @@ from htrain.executor.roles.coordination import (
     CloseVersion,
     DropCheckpoint,
     KeepMeasured,
+    Leaves,
     Machine,
     OpenCheckpoint,
     OpenVersion,
@@ -52,6 +53,7 @@ class CoordinatorMachine(Replacing):
         super().__init__(plan, settings, tells_of_ends=tells_of_ends, alone=alone)
         self._validations = ValidationSchedule(every=settings.valid_every, validated=settings.validated)
         self._publications = PublishSchedule(settings)
+        self._leaves = ""  # who is to, once all is saved
         self._examples_at_rest = 0  # trained by the whole job when all were at rest last
 
     def run(self, now: float) -> Machine[RunResult]:
@@ -104,7 +106,9 @@ class CoordinatorMachine(Replacing):
         self._publications.begin(self._now)
         while not (self._is_trained or self._asked or self._seen.unreadable or self._validations.ends_run):
             self._goes_on, self._at_rest = True, False
-            if self._now >= show:
+            if self._leaves:
+                yield from self._leave()
+            elif self._now >= show:
                 yield from self._show()
                 show = self._now + self._show_seconds
             elif self._now >= self._saves.due:
@@ -121,6 +125,13 @@ class CoordinatorMachine(Replacing):
                 times = (show, self._saves.due, self._saves.slow, self._publications.due, self._publications.slow)
                 yield from self._event(until=min(times))
         self._goes_on = False
+
+    def _leave(self) -> Machine[None]:
+        """Save all, without a step behind, and end the try: raises PeerLost. Where a disk refuses, what it had before has to do."""
+        self._goes_on = False
+        yield from self._written()
+        yield from self._saved_at_once(finished=False)
+        raise PeerLost(f"{self._leaves}; {self._saves.advice}")
 
     def _is_owed(self, role: str) -> bool:
         """Its part of a version."""
@@ -142,8 +153,10 @@ class CoordinatorMachine(Replacing):
         yield from self._close_checkpoint()
         yield from self._close_version()
 
-    def _beside(self, event: Validated | VersionEnded) -> Machine[None]:
-        if isinstance(event, Validated):
+    def _beside(self, event: Validated | VersionEnded | Leaves) -> Machine[None]:
+        if isinstance(event, Leaves):
+            self._leaves = event.what
+        elif isinstance(event, Validated):
             self._validations.ended(event.stops, event.error)
         else:
             yield from self._do(Tell(self._publications.ended(event.news, event.error, self._now)))

@@ -19,6 +19,7 @@ from htrain.executor.roles.coordination import (
     Connect,
     Ended,
     Instruction,
+    Leaves,
     Listened,
     Machine,
     States,
@@ -193,8 +194,8 @@ class Listening:
         """A message was taken: what is to be done now that was waited for."""
         yield from ()
 
-    def _beside(self, event: Validated | VersionEnded) -> Machine[None]:
-        """Something that went on beside training has ended."""
+    def _beside(self, event: Validated | VersionEnded | Leaves) -> Machine[None]:
+        """Something that went on beside training has ended, or somebody is to leave."""
         yield from ()
 
     def _missed(self, error: PeerLost) -> Machine[None]:

@@ -20,6 +20,7 @@ from htrain.executor.transport.rendezvous import (
     Here,
     Join,
     Leave,
+    Leaving,
     Over,
     Prepare,
     Prepared,
@@ -41,6 +42,7 @@ class Agent:
     heard: float
     is_prepared: bool = False
     number: int = 0
+    is_leaving: bool = False
 
     def __str__(self) -> str:
         return f"{self.roles[0]} ({self.place})"
@@ -106,7 +108,10 @@ class Rendezvous:
     def missing(self) -> list[str]:
         """The roles with which no try can begin: nobody has come for them, or not prepared yet, or the try before is not over there."""
         able = {
-            role for agent in self.agents.values() if agent.is_prepared and not agent.number for role in agent.roles
+            role
+            for agent in self.agents.values()
+            if agent.is_prepared and not agent.number and not agent.is_leaving
+            for role in agent.roles
         }
         return [role for role in self._roles if role not in able]
 
@@ -114,6 +119,12 @@ class Rendezvous:
     def lost(self) -> str:
         """Which agent or role of the try under way is gone, and how; "" while none is."""
         return next(iter(self._ended.values()), "") or self._gone_what
+
+    @property
+    def leaving(self) -> str:
+        """An agent of the try under way that is to leave; "" where none is."""
+        leaving = (agent for agent in self.agents.values() if agent.is_leaving and agent.number == self._number)
+        return next((f"{agent} leaves" for agent in leaving), "") if self._is_running else ""
 
     @property
     def has_rested(self) -> bool:
@@ -143,6 +154,8 @@ class Rendezvous:
                 self._ended.setdefault(what.partition(" ")[0], what)
         elif isinstance(message, Rested):
             agent.number = 0 if message.number == agent.number else agent.number
+        elif isinstance(message, Leaving):
+            agent.is_leaving = True
         elif isinstance(message, Leave):
             return self._gone(message.agent, "has left the run")
         return []

@@ -67,6 +67,12 @@ class RoleEnded(msgspec.Struct, tag="role ended", array_like=True, frozen=True):
     what: str
 
 
+class Leaving(msgspec.Struct, tag="leaving", array_like=True, frozen=True):
+    """The agent is asked to leave: it does once the try is over, which the launcher is to end with a checkpoint."""
+
+    agent: Name
+
+
 class Rested(msgspec.Struct, tag="rested", array_like=True, frozen=True):
     """No process of the try of this number is left."""
 
@@ -80,7 +86,7 @@ class Leave(msgspec.Struct, tag="leave", array_like=True, frozen=True):
     agent: Name
 
 
-FromAgent = Join | Here | Fetch | Prepared | Unable | RoleEnded | Rested | Leave
+FromAgent = Join | Here | Fetch | Prepared | Unable | RoleEnded | Rested | Leaving | Leave
 
 
 # -- from the launcher -----------------------------------------------------------------------------------------------

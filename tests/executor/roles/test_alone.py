@@ -2,10 +2,9 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from small_dlrm import small_plan
+from driven import METRICS, PLAN, ROLES, SETTINGS, Driven, hello, training
 
 from htrain.errors import PeerLost
 from htrain.executor.roles.alone import Alone, can_be_alone
@@ -15,60 +14,20 @@ from htrain.executor.roles.coordination import (  # fmt: skip
     BeginAgain,
     Came,
     Ended,
-    Event,
-    Instruction,
     Listened,
-    Machine,
     Reach,
-    RunResult,
-    Tell,
     TellAll,
 )
 from htrain.executor.roles.coordinator import CoordinatorMachine
-from htrain.executor.settings import RunSettings
-from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
+from htrain.executor.transport.wire import Beat, Failed, Order, Ready, State
 
-PLAN = small_plan(groups=1, trainers=2, group_ps=1, sparse_ps=1)
-ROLES = PLAN.cluster.roles
-SETTINGS = RunSettings(Path("plan"), "data", Path("runs/a"))
 TRAINER, OTHER = can_be_alone(PLAN, SETTINGS)
 KILLED = Ended(f"{TRAINER} (process 7) was killed by signal 9", is_replaceable=True)
-METRICS = {"steps": 0, "examples": 0, "cpu_seconds": 0.0, "repeated": 2}
-
-
-class Driven:
-    """A launcher's machine: what it says to each event until it waits for the next."""
-
-    def __init__(self, settings: RunSettings) -> None:
-        alone = Alone(3)
-        self.machine: Machine[RunResult] = CoordinatorMachine(PLAN, settings, tells_of_ends=True, alone=alone).run(0.0)
-        next(self.machine)
-
-    def hear(self, event: Event | Message) -> list[Instruction]:
-        said, each = [], self.machine.send((1.0, event if isinstance(event, Ended) else Came(event)))  # type: ignore[arg-type]
-        while not isinstance(each, Await):
-            said.append(each)
-            each = self.machine.send((1.0, None))
-        return [each for each in said if not isinstance(each, Tell)]
-
-
-def hello(role: str, incarnation: int = 0) -> Hello:
-    return Hello(role, {f"{role}/control": f"tcp://{incarnation}"}, "here", 7, incarnation)
 
 
 @pytest.fixture
 def driven() -> Driven:
-    """All train."""
     return training(SETTINGS)
-
-
-def training(settings: RunSettings) -> Driven:
-    made = Driven(settings)
-    for role in ROLES:
-        made.hear(hello(role))
-    said = [each for role in ROLES for each in made.hear(Ready(role, METRICS))]
-    assert said == [TellAll(Order("start", number=1))]
-    return made
 
 
 def test_a_trainer_that_dies_is_begun_again_and_begins_once_all_others_know_where_it_is(driven: Driven) -> None:

@@ -18,6 +18,7 @@ from htrain.executor.transport.rendezvous import (
     Here,
     Join,
     Leave,
+    Leaving,
     Over,
     Prepare,
     Prepared,
@@ -141,6 +142,25 @@ def test_a_try_that_loses_a_role_is_finished_everywhere_and_the_next_waits_for_t
     assert not rendezvous.lost
     rendezvous.came(RoleEnded("a2", 1, "dense_ps:0 of the first try"), 4.0)
     assert not rendezvous.lost, "what is said of an older try says nothing of this one"
+
+
+def test_an_agent_that_is_to_leave_is_told_of_while_its_try_lasts_and_is_not_counted_on_for_the_next(
+    rendezvous: Rendezvous,
+) -> None:
+    complete(rendezvous)
+    rendezvous.begin(b"")
+    assert rendezvous.came(Leaving("a1"), 1.0) == []
+    place = str(rendezvous.agents["a1"])
+    assert (rendezvous.leaving, rendezvous.lost) == (f"{place} leaves", "")
+    rendezvous.finish(at_once=True)
+    assert rendezvous.leaving == ""
+    for agent in ("a0", "a1", "a2"):
+        rendezvous.came(Rested(agent, 1), 2.0)
+    assert rendezvous.missing == list(PROCESSES[1])
+    rendezvous.came(Leave("a1"), 2.0)
+    rendezvous.came(joining("another", *PROCESSES[1]), 3.0)
+    rendezvous.came(Prepared("another"), 3.0)
+    assert not rendezvous.missing
 
 
 def test_an_agent_that_goes_just_before_a_try_is_missed_by_it(rendezvous: Rendezvous) -> None:
