@@ -57,8 +57,8 @@ def role(
     """Play roles of a run on this host, such as trainer:0:1 or sparse_ps:0, for a launcher elsewhere.
 
     It stays until the run is over, and ends with the run's status. Ctrl-C and SIGTERM have it leave once the run is saved, a second Ctrl-C at once. Where a
-    role dies, the run goes on from its last checkpoint: start this again where it has ended by itself. Where the launcher is gone, it looks for another at that address. The plan comes from the launcher; data and
-    run folder lie where all hosts see them.
+    role dies, the run goes on from its last checkpoint: start this again where it has ended by itself. Where the launcher is gone, it looks for another at
+    that address. The plan comes from the launcher; data and run folder lie where all hosts see them.
 
     \b
     htrain run plan/ --data criteo:train.tsv --out runs/a --listen 10.1.0.1:7070 --secret run.secret
