@@ -24,6 +24,7 @@ from htrain.executor.record.resume import other_data
 from htrain.executor.record.run_folder import Claim, RunRecord, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
+from htrain.executor.roles.alone import why_not_partial
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.roles.retries import Retries
 from htrain.executor.roles.saving import without_advice
@@ -137,6 +138,8 @@ class Tries:
         versions: Versions | NoVersions,
     ) -> RunResult:
         job = self._job
+        if settings.retry == "partial" and not self._retries.count and (reason := why_not_partial(job.plan, settings)):
+            job.progress.note(f"--retry partial: a sparse PS that dies takes all back with it, since {reason}")
         log = RunLog(settings.run_folder, job.progress.note)
         validator.show(log.chart)
         network = job.pools.network()

@@ -19,17 +19,35 @@ from htrain.plan.plan import Plan
 
 def can_be_alone(plan: Plan, settings: RunSettings) -> tuple[str, ...]:
     """The roles that may be begun again alone: from the batches that they had not trained, or with the rows of a checkpoint."""
-    options, cluster = plan.options, plan.cluster
-    is_kept_apart = all(len(roles) == 1 for roles in plan.processes)
-    steps_together = options.dense_sync.lockstep or options.sparse_sync.lockstep or plan.step_net(WORKERS) is not None
-    holds = plan.loads[TRAINER].holds.parameters > 0 or options.holder.holds_rows or plan.flush_net() is not None
-    is_exact = settings.deterministic or settings.stop_after_steps is not None or settings.retry == "whole"
-    is_spread = cluster.sparse_ps_processes > 1  # whose further processes hear no orders
-    if not is_kept_apart or steps_together or holds or is_exact or is_spread or settings.serving:
+    if settings.retry == "whole" or _why_together(plan, settings):
         return ()
+    kinds = (TRAINER,) if settings.retry == "alone" or why_not_partial(plan, settings) else (TRAINER, SPARSE_PS)
+    return tuple(role for role in plan.cluster.roles if role_of(role) in kinds)
+
+
+def why_not_partial(plan: Plan, settings: RunSettings) -> str:
+    """Why sparse PSs of a plan are never begun again alone, in words; "" where they may be."""
     # A version says which rows have changed since the last: who is begun again does not know.
-    kinds = (TRAINER, SPARSE_PS) if settings.retry == "partial" and settings.publishing is None else (TRAINER,)
-    return tuple(role for role in cluster.roles if role_of(role) in kinds)
+    publishes = "the run publishes versions" if settings.publishing else ""
+    return publishes or _why_together(plan, settings)
+
+
+def _why_together(plan: Plan, settings: RunSettings) -> str:
+    """Why all roles of a plan are begun again together, in words; "" where not all have to be."""
+    options, cluster = plan.options, plan.cluster
+    steps_together = options.dense_sync.lockstep or options.sparse_sync.lockstep or plan.step_net(WORKERS) is not None
+    holds_rows = options.holder.holds_rows or plan.flush_net() is not None
+    reasons = {
+        "the run is deterministic, or stops after a step": settings.deterministic
+        or settings.stop_after_steps is not None,
+        "it has no trainers": settings.serving is not None,
+        "trainers step together": steps_together,
+        "trainers keep rows": holds_rows,
+        "trainers keep weights, as without group PSs": plan.loads[TRAINER].holds.parameters > 0,
+        "roles share processes": any(len(roles) > 1 for roles in plan.processes),
+        "sparse PSs have several processes": cluster.sparse_ps_processes > 1,  # which hear no orders
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def taken_along(role: str, roles: Collection[str]) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from driven import METRICS, PLAN, ROLES, SETTINGS, Driven, hello, training
+from ledger import ledger_plan
 
 from htrain.errors import PeerLost
-from htrain.executor.roles.alone import Alone, can_be_alone
+from htrain.executor.roles.alone import Alone, can_be_alone, why_not_partial
 from htrain.executor.roles.coordination import (  # fmt: skip
     AskWhetherReplaceable,
     Await,
@@ -20,6 +22,8 @@ from htrain.executor.roles.coordination import (  # fmt: skip
 )
 from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.transport.wire import Beat, Failed, Order, Ready, State
+from htrain.publishing.shares import Publishing
+from htrain.spec.cluster import this_machine
 
 TRAINER, OTHER = can_be_alone(PLAN, SETTINGS)
 KILLED = Ended(f"{TRAINER} (process 7) was killed by signal 9", is_replaceable=True)
@@ -141,6 +145,29 @@ def test_a_trainer_that_is_silent_for_too_long_is_followed_by_another_where_one_
                 said = machine.send((now, None))
     assert asked == [TRAINER]
     assert not can_be or said == BeginAgain(TRAINER)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "settings", "why"),
+    [
+        ({}, {}, {}, ""),
+        ({}, {}, {"deterministic": True}, "the run is deterministic, or stops after a step"),
+        ({}, {}, {"publishing": Publishing("s3://a", {})}, "the run publishes versions"),
+        ({"group_ps": 0, "trainers": 1}, {}, {}, "trainers keep weights, as without group PSs"),
+        ({"group_ps": 0, "trainers": 1, "groups": 2}, {"dense_sync": "allreduce"}, {}, "trainers step together"),
+        ({}, {"cache": "het", "cache_capacity": "40%"}, {}, "trainers keep rows"),
+    ],
+)
+def test_a_run_in_which_no_sparse_ps_can_go_back_alone_says_why(
+    cluster: dict[str, int], options: dict[str, Any], settings: dict[str, Any], why: str
+) -> None:
+    shape = this_machine(**{"groups": 1, "trainers": 2, "group_ps": 1, "sparse_ps": 1, **cluster})
+    plan, said = ledger_plan(shape, **options), replace(PARTIAL, **settings)
+    assert why_not_partial(plan, said) == why
+    roles = can_be_alone(plan, said)
+    assert ("sparse_ps:0" in roles) == (not why)
+    assert ("trainer:0:0" in roles) == (why in ("", "the run publishes versions"))
+    assert can_be_alone(plan, replace(said, retry="whole")) == ()
 
 
 def test_who_is_lost_while_it_is_away_or_cannot_be_replaced_ends_the_try(driven: Driven) -> None:
