@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from small_dlrm import small_plan
 
+from htrain.errors import PeerLost
 from htrain.executor.roles.alone import Alone
-from htrain.executor.roles.coordination import Await, Came, Instruction, Machine, RunResult, Tell, TellAll
+from htrain.executor.roles.coordination import Await, Came, Instruction, Listened, Machine, RunResult, Tell, TellAll
 from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Order, Ready, State
@@ -25,14 +27,27 @@ class Driven:
         self.machine: Machine[RunResult] = CoordinatorMachine(PLAN, settings, tells_of_ends=True, alone=alone).run(0.0)
         next(self.machine)
 
+    def fails(self, event: Any) -> str:
+        """With which error, and an order to abort."""
+        said = self.machine.send((1.0, _event(event)))
+        while isinstance(said, Await):
+            said = self.machine.send((9.0, Listened()))
+        assert said == TellAll(Order("abort"))
+        with pytest.raises(PeerLost) as error:
+            self.machine.send((9.0, None))
+        return str(error.value)
+
     def hear(self, event: Any, answer: Any = None) -> list[Instruction]:
         """To an event, or to a message that comes; whatever it asks for is answered so."""
-        said, event = [], Came(event) if isinstance(event, Beat | Failed | Hello | Ready | State) else event
-        each = self.machine.send((1.0, event))
+        said, each = [], self.machine.send((1.0, _event(event)))
         while not isinstance(each, Await):
             said.append(each)
             each = self.machine.send((1.0, answer))
         return [each for each in said if not isinstance(each, Tell)]
+
+
+def _event(event: Any) -> Any:
+    return Came(event) if isinstance(event, Beat | Failed | Hello | Ready | State) else event
 
 
 def hello(role: str, incarnation: int = 0) -> Message:

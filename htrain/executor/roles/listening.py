@@ -295,8 +295,11 @@ class Listening:
 
     def _failure(self, message: Failed) -> Error:
         text = message.error if message.error.startswith(message.source) else f"{message.source}: {message.error}"
-        advice = f"; {self._saves.advice}" if message.kind in ("PeerLost", "RunError") else ""
-        return error_named(message.kind, f"{text}{advice}")
+        # A checkpoint that one role alone was to go on with: for all, it is looked at anew, and an older one taken where it is damaged.
+        cannot_come = message.kind == "CheckpointError" and message.source in self._alone.away
+        kind = "PeerLost" if cannot_come else message.kind
+        advice = f"; {self._saves.advice}" if kind in ("PeerLost", "RunError") else ""
+        return error_named(kind, f"{text}{advice}")
 
 
 def _silent(news: Silent | Lost, *, lives: bool) -> str:

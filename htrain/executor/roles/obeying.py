@@ -152,6 +152,9 @@ class Obeying:
             self._role.lost(order.role, order.incarnation)
         else:
             if order.role != self._role.name:
+                self._role.lost(
+                    order.role, order.incarnation
+                )  # a role that was begun again meanwhile has not heard of that
                 self._role.found(order.role, order.book)
             self._say("found", {}, order.number)
 

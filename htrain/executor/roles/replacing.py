@@ -46,7 +46,13 @@ class Replacing(Listening):
         if role_of(role) == TRAINER:
             return True
         # There are rows to go on with, and nobody waits for its own.
-        return bool(self._saves.last) and not (self._saves.writing or self._at_rest or self._alone.away)
+        return self._has_rows and not (self._saves.writing or self._at_rest or self._alone.away)
+
+    @property
+    def _has_rows(self) -> bool:
+        """Whether the last checkpoint has the rows of each sparse PS as this plan places them. One of another cluster, which it was resumed from, has not."""
+        is_of_another = all(self._settings.begin_with) and str(self._saves.last) == self._settings.restore
+        return bool(self._saves.last) and not is_of_another
 
     def _replace(self, role: str, what: str) -> Machine[None]:
         """Begin a role again, with those that are taken along."""
@@ -93,7 +99,8 @@ class Replacing(Listening):
                 reach = Reach(role, own, dict(seen.book), places, ordered=ordered, incarnation=incarnation)
                 yield from self._do(reach)
             elif role in seen.ready and self._alone.is_to_be_found(role):
-                yield from self._give(Order("found", role=role, book=own))
+                incarnation = self._alone.incarnation(role)
+                yield from self._give(Order("found", role=role, incarnation=incarnation, book=own))
                 self._alone.found(role, seen.number)
             elif self._alone.can_begin(role, self._roles) and not self._at_rest:
                 yield from self._give(Order("start", role=role))

@@ -55,7 +55,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
 
 class Order(msgspec.Struct, tag="order", array_like=True):
     """The launcher's word to a role: start, pause, resume, save (into `folder`) or publish (the version `folder`), on top of `base`, stop, abort; lost, of a
-    `role` that will be begun again as this `incarnation`, found, of one that has been, at the addresses of its `book`, and start, of that role alone; or
+    `role` that will be begun again as this `incarnation`, found, of one that has been, as that, at the addresses of its `book`, and start, of it alone; or
     ping, which says that it is there. Those of a try that all roles are given are numbered 1, 2, 3 and so on; an answer has the `number` of its order."""
 
     verb: str

@@ -41,7 +41,7 @@ def test_a_trainer_that_dies_is_begun_again_and_begins_once_all_others_know_wher
     assert isinstance(reach, Reach)
     assert (reach.role, reach.endpoints, reach.ordered) == (TRAINER, {f"{TRAINER}/control": "tcp://1"}, 2)
     assert set(reach.book) == {f"{role}/control" for role in ROLES}
-    found = Order("found", number=3, role=TRAINER, book=reach.endpoints)
+    found = Order("found", number=3, role=TRAINER, incarnation=1, book=reach.endpoints)
     assert driven.hear(Ready(TRAINER, METRICS, 1)) == [TellAll(found)]
     *some, last = [role for role in ROLES if role != TRAINER]
     assert [driven.hear(State(role, "found", {}, 3, 1)) for role in some] == [[]] * len(some)
@@ -79,7 +79,7 @@ SERVER = "sparse_ps:0"
 
 def test_of_a_sparse_ps_trainers_are_begun_again_with_it_and_begin_once_all_know_of_all() -> None:
     driven = training(PARTIAL)
-    said = driven.hear(Ended(f"{SERVER} (process 9) was killed by signal 9", is_replaceable=True))
+    said = driven.hear(PS_KILLED)
     again = [TRAINER, OTHER, SERVER]
     assert said == [
         each
@@ -96,7 +96,7 @@ def test_of_a_sparse_ps_trainers_are_begun_again_with_it_and_begin_once_all_know
     (reach,) = driven.hear(hello(OTHER, 1))
     assert isinstance(reach, Reach)
     for number, role in enumerate((OTHER, TRAINER, SERVER), 5):
-        found = Order("found", number=number, role=role, book={f"{role}/control": "tcp://1"})
+        found = Order("found", number=number, role=role, incarnation=1, book={f"{role}/control": "tcp://1"})
         assert driven.hear(Ready(role, METRICS, 1)) == [TellAll(found)]
     knows = [(role, number) for role in ROLES for number in (5, 6, 7)]
     *some, (last, number) = knows
@@ -106,15 +106,34 @@ def test_of_a_sparse_ps_trainers_are_begun_again_with_it_and_begin_once_all_know
     assert said == [TellAll(Order("start", number=8 + place, role=role)) for place, role in enumerate(again)]
 
 
-@pytest.mark.parametrize("case", ["no checkpoint", "not asked for", "one is away"])
+PS_KILLED = Ended(f"{SERVER} (process 9) was killed by signal 9", is_replaceable=True)
+
+
+@pytest.mark.parametrize("case", ["no checkpoint", "one of another cluster", "not asked for", "one is away"])
 def test_a_sparse_ps_that_cannot_go_on_with_its_last_rows_ends_the_try(case: str) -> None:
-    driven = training(replace(PARTIAL, restore="") if case == "no checkpoint" else PARTIAL)
+    settings = {
+        "no checkpoint": replace(PARTIAL, restore=""),
+        "one of another cluster": replace(PARTIAL, begin_with=("another plan", PARTIAL.restore)),
+    }
+    driven = training(settings.get(case, PARTIAL))
     if case == "one is away":
         driven.hear(KILLED)
-    ended = Ended(f"{SERVER} (process 9) was killed by signal 9", is_replaceable=case != "not asked for")
-    assert driven.machine.send((1.0, ended)) == TellAll(Order("abort"))
-    with pytest.raises(PeerLost, match=rf"^{SERVER} \(process 9\) was killed by signal 9"):
-        driven.machine.send((1.0, None))
+    ended = replace(PS_KILLED, is_replaceable=case != "not asked for")
+    assert driven.fails(ended).startswith(f"{SERVER} (process 9) was killed by signal 9")
+
+
+def test_who_cannot_read_the_checkpoint_that_it_was_to_go_on_with_takes_all_back_and_does_not_end_the_run() -> None:
+    driven = training(PARTIAL)
+    driven.hear(PS_KILLED)
+    said = driven.fails(Failed(SERVER, "CheckpointError", f"{SERVER}: its file is damaged", 1))
+    assert said == f"{SERVER}: its file is damaged; go on with --resume runs/a"
+
+
+def test_whoever_dies_while_trainers_are_away_with_a_sparse_ps_takes_all_back() -> None:
+    for event in (PS_KILLED, KILLED, Ended(f"{OTHER} (process 8) ended with status 1", is_replaceable=True)):
+        driven = training(PARTIAL)
+        driven.hear(PS_KILLED)
+        assert driven.fails(event).startswith(event.what)
 
 
 @pytest.mark.parametrize("can_be", [True, False])
@@ -172,6 +191,4 @@ def test_a_run_in_which_no_sparse_ps_can_go_back_alone_says_why(
 
 def test_who_is_lost_while_it_is_away_or_cannot_be_replaced_ends_the_try(driven: Driven) -> None:
     driven.hear(KILLED)
-    assert driven.machine.send((1.0, KILLED)) == TellAll(Order("abort"))
-    with pytest.raises(PeerLost, match=rf"^{TRAINER} \(process 7\) was killed by signal 9"):
-        driven.machine.send((1.0, None))
+    assert driven.fails(KILLED).startswith(f"{TRAINER} (process 7) was killed by signal 9")

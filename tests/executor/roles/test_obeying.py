@@ -151,15 +151,19 @@ def test_a_role_hears_of_a_trainer_that_is_gone_and_where_another_is(
 ) -> None:
     obeying.told(Order("start", number=1))
     obeying.told(Order("lost", number=2, role="trainer:1:0", incarnation=3))
-    obeying.told(Order("found", number=3, role="trainer:1:0", book={"trainer:1:0/0": "tcp://b"}))
-    assert role.done[1:] == ["lost trainer:1:0 3", "found trainer:1:0 at {'trainer:1:0/0': 'tcp://b'}"]
+    obeying.told(Order("found", number=3, role="trainer:1:0", incarnation=3, book={"trainer:1:0/0": "tcp://b"}))
+    assert role.done[1:] == [
+        "lost trainer:1:0 3",
+        "lost trainer:1:0 3",
+        "found trainer:1:0 at {'trainer:1:0/0': 'tcp://b'}",
+    ]
     for number, name in enumerate(("dense_ps:0", "trainer", "trainer:a:0", "trainer:0", ""), 4):
         obeying.told(Order("lost", number=number, role=name, incarnation=1))
     assert line.refused == 5
-    assert len(role.done) == 3
+    assert len(role.done) == 4
     assert line.states == [("found", 3, 1)], "it knows where that is"
     obeying.told(Order("start", number=9, role="trainer:1:0"))
-    assert len(role.done) == 3, "another is to start"
+    assert len(role.done) == 4, "another is to start"
 
 
 def test_a_role_that_comes_when_others_work_already_begins_when_it_is_told_to_and_not_when_it_is_found(
