@@ -19,6 +19,8 @@ import torch
 from forked import Started, shared_commands
 from safetensors.torch import load_file
 
+from htrain.executor.record.kept import find_checkpoints
+
 ROOT = Path(__file__).parents[2]
 WIDE_DEEP = str(ROOT / "models" / "wide_deep.py")
 HTRAIN = str(Path(sys.executable).with_name("htrain"))
@@ -115,6 +117,31 @@ def _records(log: Path) -> list[dict[str, Any]]:
 def wait_for_a_checkpoint(run: Path, process: Process) -> None:
     """Until the run has its first checkpoint: for runs that do not end by themselves."""
     wait_until(lambda: bool(list(run.glob("checkpoints/*/manifest.json"))), process, "a checkpoint")
+
+
+def another_checkpoint(run: Path, process: Process) -> None:
+    """Until the run has a newer checkpoint than it has now."""
+    before = last_checkpoint(run)
+    wait_until(lambda: last_checkpoint(run) != before, process, "another checkpoint")
+
+
+def last_checkpoint(run: Path) -> str:
+    """The name of the newest, "" where there is none."""
+    complete = find_checkpoints(run).complete
+    return complete[0][0].name if complete else ""
+
+
+def places(run: Path) -> dict[str, int]:
+    """The process of each role."""
+    return {role: place["pid"] for role, place in json.loads((run / "roles.json").read_text()).items()}
+
+
+def stopped(process: Process) -> str:
+    """What a run has said in the end that is asked to stop, and does."""
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    return said
 
 
 def wait_until(happened: Callable[[], bool], process: Process, what: str) -> None:

@@ -13,9 +13,18 @@ import psutil
 import pytest
 from forked import Started
 from ledger import DATA, counted, ledger_plan, owed
-from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_for_examples, wait_until, wait_until_all_train
+from whole_runs import (
+    ENDLESS,
+    another_checkpoint,
+    places,
+    start,
+    stopped,
+    wait_for_a_checkpoint,
+    wait_for_examples,
+    wait_until,
+    wait_until_all_train,
+)
 
-from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 
 IDS_OF_A_BATCH = 32 * 26
@@ -47,10 +56,6 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Started]]:
         process.communicate()
 
 
-def places(folder: Path) -> dict[str, int]:
-    return {role: place["pid"] for role, place in json.loads((folder / "roles.json").read_text()).items()}
-
-
 def kill_and_wait(victim: str, folder: Path, process: Started) -> None:
     """Until another process plays the victim's role."""
     before = places(folder)
@@ -58,19 +63,6 @@ def kill_and_wait(victim: str, folder: Path, process: Started) -> None:
     wait_until(lambda: places(folder)[victim] != before[victim], process, f"another {victim}")
     others = {role: pid for role, pid in before.items() if role != victim}
     assert {role: pid for role, pid in places(folder).items() if role != victim} == others, "the others go on"
-
-
-def another_checkpoint(folder: Path, process: Started) -> None:
-    newest = lambda: find_checkpoints(folder).complete[0][0].name  # noqa: E731
-    before = newest()
-    wait_until(lambda: newest() != before, process, "another checkpoint")
-
-
-def stopped(process: Started) -> str:
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    return said
 
 
 def require_no_more_than_told(trained: np.ndarray, wanted: np.ndarray, said: str, *, kills: int) -> None:

@@ -12,9 +12,17 @@ import numpy as np
 import pytest
 from forked import Started
 from ledger import DATA, ROWS, counted, ledger_plan, owed
-from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_for_examples, wait_until
+from whole_runs import (
+    ENDLESS,
+    another_checkpoint,
+    places,
+    start,
+    stopped,
+    wait_for_a_checkpoint,
+    wait_for_examples,
+    wait_until,
+)
 
-from htrain.executor.record.kept import find_checkpoints
 from htrain.plan.plan import load_plan
 from htrain.spec.cluster import this_machine
 
@@ -53,10 +61,6 @@ def run(plan: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
         process.communicate()
 
 
-def places(folder: Path) -> dict[str, int]:
-    return {role: place["pid"] for role, place in json.loads((folder / "roles.json").read_text()).items()}
-
-
 def kill_and_wait(victim: str, folder: Path, process: Started) -> None:
     """Until other processes play the victim's role and all trainers'; those of other roles stay."""
     before = places(folder)
@@ -70,19 +74,6 @@ def kill_and_wait(victim: str, folder: Path, process: Started) -> None:
     wait_until(is_back, process, f"another {victim}")
     now = places(folder)
     assert {role for role in before if now[role] != before[role]} == again, "the others go on"
-
-
-def another_checkpoint(folder: Path, process: Started) -> None:
-    newest = lambda: find_checkpoints(folder).complete[0][0].name  # noqa: E731
-    before = newest()
-    wait_until(lambda: newest() != before, process, "another checkpoint")
-
-
-def stopped(process: Started) -> str:
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    return said
 
 
 def rows_of(plan: Path, server: str) -> np.ndarray:

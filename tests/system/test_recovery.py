@@ -12,9 +12,15 @@ import psutil
 import pytest
 from forked import Started
 from ledger import DATA, counted, ledger_plan, owed
-from whole_runs import ENDLESS, start, wait_for_a_checkpoint, wait_for_examples, wait_until
+from whole_runs import (
+    ENDLESS,
+    another_checkpoint,
+    start,
+    wait_for_a_checkpoint,
+    wait_for_examples,
+    wait_until,
+)
 
-from htrain.executor.record.kept import find_checkpoints
 from htrain.spec.cluster import this_machine
 
 OFTEN = ("--checkpoint-seconds", "0.7")
@@ -50,16 +56,6 @@ def run(plan: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-def last_checkpoint(folder: Path) -> str:
-    complete = find_checkpoints(folder).complete
-    return complete[0][0].name if complete else ""
-
-
-def another_checkpoint(folder: Path, process: Started) -> None:
-    before = last_checkpoint(folder)
-    wait_until(lambda: last_checkpoint(folder) != before, process, "another checkpoint")
 
 
 def pid_of(role: str, folder: Path) -> int:

@@ -19,6 +19,7 @@ from ledger import DATA, counted, ledger_plan, owed
 from whole_runs import (
     ENDLESS,
     WIDE_DEEP,
+    another_checkpoint,
     libfm,
     parameters,
     start,
@@ -111,11 +112,6 @@ def ended(process: Started, status: int) -> str:
 
 def last(said: str) -> str:
     return said.splitlines()[-1]
-
-
-def another_checkpoint(folder: Path, process: Started) -> None:
-    before = {path for path, _ in find_checkpoints(folder).complete}
-    wait_until(lambda: bool({p for p, _ in find_checkpoints(folder).complete} - before), process, "another checkpoint")
 
 
 def test_roles_that_join_before_or_after_the_launcher_train_what_those_of_a_local_run_do(
