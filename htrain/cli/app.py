@@ -364,7 +364,9 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     if result.retries:
         text += f"; begun again {result.retries} {'times' if result.retries > 1 else 'time'}, for roles that were lost"
     if result.begun_again:
-        text += f"; {result.begun_again} {'trainers were' if result.begun_again > 1 else 'trainer was'} begun again while the others went on"
+        text += f"; {result.begun_again} {'roles were' if result.begun_again > 1 else 'role was'} begun again while others went on"
+    if result.set_back:
+        text += f"; rows have lost what they had learnt of about {result.set_back:,} examples"
     text += f"; ended early: {result.stopped}; go on with --resume {run_folder}" if result.stopped else ""
     table = import_module("htrain.executor.record.measured").measured_text(result.measured)
     to_dict = import_module("htrain.executor.record.validations").to_dict
@@ -375,6 +377,7 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
             "train_examples": result.train_examples,
             "retries": result.retries,
             "begun_again": result.begun_again,
+            "set_back": result.set_back,
             **totals.to_dict(),
             "measured": to_builtins(result.measured),
             "stopped": result.stopped,

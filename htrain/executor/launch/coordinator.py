@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -189,8 +189,8 @@ class Outside:
 
 
 class Coordinator:
-    """Runs one plan to its end. A role that can be begun again alone is so, `retries` times without a checkpoint between them. It waits in one place,
-    `_events`, for all that may come, and no longer than its machine says."""
+    """Runs one plan to its end. A role that can be begun again alone is so, `retries` times without a checkpoint between them; `alone` counts. It waits in one
+    place, `_events`, for all that may come, and no longer than its machine says."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class Coordinator:
         retries: int = 0,
     ) -> None:
         self._plan = plan
-        self._retries = retries
+        self.alone = Alone(retries)
         self._roles = frozenset(plan.cluster.roles)
         network.most_bytes = most_message_bytes(plan)
         self._inbox: Inbox = network.inbox(LAUNCHER)
@@ -222,10 +222,9 @@ class Coordinator:
     def run(self, pool: WorkerPool) -> RunResult:
         """Bring `pool` together, train to the end of the data, checkpoint, end. Raises what CoordinatorMachine.run does."""
         kind = ServingMachine if self._settings.serving else CoordinatorMachine
-        alone = Alone(self._retries)
-        machine = kind(self._plan, self._settings, tells_of_ends=bool(pool.descriptors), alone=alone)
+        machine = kind(self._plan, self._settings, tells_of_ends=bool(pool.descriptors), alone=self.alone)
         try:
-            return replace(self._drive(machine.run(time.monotonic()), pool), begun_again=alone.count)
+            return self._drive(machine.run(time.monotonic()), pool)
         except KeyboardInterrupt:
             pool.kill()
             raise

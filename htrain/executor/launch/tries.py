@@ -86,6 +86,7 @@ class Tries:
         self._identity = identify(job.plan, job.settings.data)
         self._trained = 0  # as the last report of this try said
         self._is_asked = False  # by the user, to stop
+        self._begun_again = self._set_back = 0  # in all tries (`RunResult`)
         self._reopens = False  # the storage of versions, in another try than the first
 
     def run(self) -> RunResult:
@@ -97,7 +98,10 @@ class Tries:
         resumes = self._job.resumes
         while True:
             try:
-                return replace(self._once(self._identity, resumes=resumes), retries=self._retries.count)
+                result = self._once(self._identity, resumes=resumes)
+                return replace(
+                    result, retries=self._retries.count, begun_again=self._begun_again, set_back=self._set_back
+                )
             except PeerLost as error:
                 self._await_next(error)
             except PublishError as error:
@@ -160,7 +164,11 @@ class Tries:
                         job.plan, network, settings, identity, outside, retries=self._retries.most
                     )
                     pool = job.pools.pool(job.plan, settings, network, coordinator.place)
-                    result = coordinator.run(pool)
+                    try:
+                        result = coordinator.run(pool)
+                    finally:
+                        self._begun_again += coordinator.alone.count
+                        self._set_back += coordinator.alone.set_back
                     found = validator.finish(result.checkpoint, interrupt, job.claim.give_sign)
                     return replace(result, validations=found)
                 finally:

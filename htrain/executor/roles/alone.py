@@ -68,6 +68,7 @@ class Alone:
 
     def __init__(self, most: int = 0) -> None:
         self.count = 0  # of all that were lost, and begun again
+        self.set_back = 0  # examples of which rows have lost what they had learnt, in all
         self._in_a_row: Counter[str] = Counter()
         self._most = most
         self._away: dict[str, float] = {}

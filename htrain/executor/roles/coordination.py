@@ -224,8 +224,9 @@ Machine = Generator[Instruction, tuple[float, Any], Result]
 @dataclass(frozen=True)
 class RunResult:
     """How a run went. `checkpoint` is the folder of the last one, `stopped` says why the run ended before its data did, `retries` how often it was begun again
-    by itself, `begun_again` how often a trainer was while the others went on. `train_examples` are those of `train_seconds`; `totals` are of all that its parts
-    have trained, before it was resumed or begun again, too.
+    by itself, `begun_again` how often a role was while others went on, and `set_back` of about how many examples rows have lost what they had learnt, which
+    went back with one. `train_examples` are those of `train_seconds`; `totals` are of all that its parts have trained, before it was resumed or begun again,
+    too.
 
     `validations` are those of the whole run on its validation data, those before it was resumed included.
     """
@@ -239,3 +240,4 @@ class RunResult:
     validations: tuple[Validation, ...] = ()
     retries: int = 0
     begun_again: int = 0
+    set_back: int = 0

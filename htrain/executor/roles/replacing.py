@@ -69,7 +69,9 @@ class Replacing(Listening):
         if not along:
             return "the others go on"
         assert self._saves.last
-        learnt = f"what they had learnt of about {self._figures.examples - self._examples_saved:,} examples"
+        set_back = self._figures.examples - self._examples_saved
+        self._alone.set_back += set_back
+        learnt = f"what they had learnt of about {set_back:,} examples"
         return (
             f"trainers with it: other roles go on, and its rows are those of {self._saves.last.name}, without {learnt}"
         )
