@@ -68,6 +68,7 @@ class PlayedRun:
         settings = RunSettings(
             FOLDER, "data", FOLDER, deadline_seconds=10, warm_up_seconds=20, liveness_seconds=8, checkpoint_seconds=every, valid_every=valid_every,
             publishing=Publishing("store", {}) if publish_every else None, publish_seconds=publish_every or "end",
+            retry="partial" if troubles.partial else "alone",
         )  # fmt: skip
         self.seen = Seen()
         self.now = BEGIN
@@ -76,6 +77,7 @@ class PlayedRun:
         )
         self._draw = random.Random(seed)
         self._troubles = troubles
+        self._publishes = bool(publish_every)
         self._train_seconds = train_seconds
         self._began = self.now
         self._roles = {name: Played(name) for name in plan.cluster.roles}
@@ -103,6 +105,12 @@ class PlayedRun:
         self._saved: dict[str, dict[str, Any]] = {}
         self._save_order = 0
         self._at_rest: dict[str, dict[str, Any]] = {}  # the states of trainers when they were told to save
+        self._last_valid = ""  # the folder of the last checkpoint
+        self._goes_back = ""  # the sparse PS that is to be begun again, with all trainers
+        self._found_by: dict[
+            str, int
+        ] = {}  # the numbers of the orders that told where roles are which were begun again
+        self._known_by: dict[str, set[str]] = {}  # who was heard to know it
         self._plan_troubles()
 
     # -- the world ---------------------------------------------------------------------------------------------------
@@ -150,7 +158,7 @@ class PlayedRun:
         role.dead = True
         if self._troubles.tells_of_ends:
             self._in(self._draw.uniform(0, 0.9), lambda: self._note_end(role))
-        is_missed = not (self._troubles.tells_of_ends and self._troubles.replaces and role.is_trainer)
+        is_missed = not (self._troubles.tells_of_ends and self._is_replaceable(role))
         others = [other for other in self._roles.values() if other.acts and other.training and is_missed]
         for other in self._draw.sample(others, self._draw.randint(0, len(others))):
             missed = Failed(other.name, "PeerLost", f"{other.name}: no answer from {role.name}", other.incarnation)
@@ -158,10 +166,14 @@ class PlayedRun:
             if not self._troubles.tells_of_ends:
                 self.seen.guilty.add(other.name)
 
+    def _is_replaceable(self, role: Played) -> bool:
+        goes_back = self._troubles.partial and role.is_sparse_ps and not self._publishes
+        return self._troubles.replaces > 0 and (role.is_trainer or goes_back)
+
     def _note_end(self, role: Played) -> None:
         if self._roles[role.name] is role:
             what = f"{role.name} (process 7) was killed by signal 9"
-            self._lost[role.name] = Ended(what, is_replaceable=role.is_trainer and self._troubles.replaces > 0)
+            self._lost[role.name] = Ended(what, is_replaceable=self._is_replaceable(role))
 
     def _say(self, role: Played, message: Message, *, after: float = 0.0) -> None:
         """What a role says comes in the order in which it said it, unless it is gone by then, or its connection lost."""
@@ -297,7 +309,7 @@ class PlayedRun:
         elif isinstance(said, TellAll):
             self._tell(said.order)
         elif isinstance(said, BeginAgain):
-            self._begin_again(said.role)
+            self._begin_again(said)
         elif isinstance(said, Reach):
             self._reach(said)
         elif isinstance(said, Tell):
@@ -313,11 +325,15 @@ class PlayedRun:
             self._close_version(said)
         return None
 
-    def _begin_again(self, name: str) -> None:
-        """Another plays the role from what the one before has done; it may die, too, or never come up."""
-        before = self._roles[name]
-        assert before.dead, f"{name} lives, and is begun again"
-        del self._lost[name]
+    def _begin_again(self, said: BeginAgain) -> None:
+        """Another plays the role from what the one before has done; it may die, too, or never come up. A trainer that lives is ended: what it has said before
+        may come later."""
+        name, before = said.role, self._roles[said.role]
+        self._check_again(said, before)
+        self._lost.pop(name, None)
+        before.frozen = not before.dead
+        self._found_by.pop(name, None)
+        self._known_by.pop(name, None)
         for heard in self._heard.values():
             heard.discard(name)
         self.seen.begun_again.append(name)
@@ -338,6 +354,8 @@ class PlayedRun:
         assert said.role in self._heard["hello"]
         assert said.ordered >= max((each.heard for each in self._roles.values()), default=0)
         role.heard = said.ordered
+        for known in self._known_by.values():
+            known.add(role.name)
         if role.acts:
             self._say(role, Ready(role.name, role.metrics()), after=self._delay())
 
@@ -345,6 +363,8 @@ class PlayedRun:
         """It may train."""
         assert role.is_away, "it is begun once"
         role.training, role.is_away = True, False
+        if not role.is_trainer:
+            return
         seconds = 0.0 if role.owes_the_end else self._draw.uniform(0, 0.5) * self._train_seconds
         role.owes_the_end = False
         self._in(seconds, lambda: self._end_of_data(role))
@@ -391,10 +411,14 @@ class PlayedRun:
         assert self._verbs[-1] in may_follow, f"{order.verb} while all are needed"
         for role in self._roles.values():
             is_gone = role.name == order.role and order.verb == "lost"
+            if order.verb == "start" and role.name == order.role and not role.acts:
+                role.is_away = False  # it has died meanwhile
             if not role.acts or is_gone:
                 continue
             role.heard = order.number
             if order.verb == "found":
+                self._found_by[order.role] = order.number
+                self._known_by.setdefault(order.role, set())
                 self._say(role, State(role.name, "found", {}, order.number), after=self._draw.uniform(0, 0.5))
             elif order.verb == "start" and role.name == order.role:
                 self._found(role)
@@ -413,7 +437,7 @@ class PlayedRun:
         else:
             self.seen.valid.append(said)
             self.seen.valid_at.append(self.now)
-            self._is_open = None
+            self._last_valid, self._is_open = str(self._is_open), None
         return None
 
     def _await(self, until: float) -> Event:
@@ -460,6 +484,13 @@ class PlayedRun:
     # -- the rules ---------------------------------------------------------------------------------------------------
 
     def _hear(self, message: Message) -> None:
+        role = self._roles[message.source]  # type: ignore[union-attr]
+        if message.incarnation != role.incarnation:  # type: ignore[union-attr]
+            return
+        if isinstance(message, State) and message.state == "found":
+            for found, number in self._found_by.items():
+                if number == message.number:
+                    self._known_by[found].add(message.source)
         self.seen.unreadable |= isinstance(message, State) and message.state == "unreadable"
         if isinstance(message, Hello | Ready):
             self._heard["hello" if isinstance(message, Hello) else "ready"].add(message.source)
@@ -511,9 +542,38 @@ class PlayedRun:
         elif isinstance(said, ShowTotals):
             assert "start" in self._verbs
 
+    def _check_again(self, said: BeginAgain, before: Played) -> None:
+        """That this role may be begun again now."""
+        assert not before.is_away
+        if before.is_trainer:
+            assert before.dead or self._goes_back, f"{said.role} lives, and is begun again"
+            assert not said.checkpoint
+            return
+        assert before.dead
+        assert before.is_sparse_ps
+        assert said.checkpoint == self._last_valid != ""
+        assert self._is_open is None, "a sparse PS goes back while a checkpoint is written"
+        assert all(role.is_away for role in self._roles.values() if role.is_trainer), (
+            "trainers are begun again before it"
+        )
+        self._goes_back = ""
+
+    def _check_order_of(self, order: Order) -> None:
+        """That a role which is away, or back, may be told of now."""
+        role = self._roles[order.role]
+        assert role.is_trainer or (self._troubles.partial and role.is_sparse_ps)
+        assert order.incarnation == {"lost": role.incarnation + 1, "found": role.incarnation, "start": 0}[order.verb]
+        if order.verb == "lost":
+            dead_servers = [each.name for each in self._roles.values() if each.dead and each.is_sparse_ps]
+            self._goes_back = dead_servers[0] if dead_servers and self._troubles.partial else ""
+        away = [each for each in self._roles.values() if each.is_away]
+        if order.verb == "start" and any(not each.is_trainer for each in away):
+            for each in away:
+                assert self._known_by.get(each.name, set()) >= set(self._roles), f"not all know where {each.name} is"
+
     def _check_order(self, order: Order) -> None:
         if order.role:
-            assert order.role.startswith("trainer")
+            self._check_order_of(order)
             return
         before = self._verbs[-1] if self._verbs else ""
         may_follow: dict[str, Sequence[str]] = {

@@ -33,6 +33,10 @@ class Played:
         return self.name.startswith("trainer")
 
     @property
+    def is_sparse_ps(self) -> bool:
+        return self.name.startswith("sparse_ps")
+
+    @property
     def acts(self) -> bool:
         return not self.dead and not self.frozen
 
@@ -64,7 +68,8 @@ class Troubles:
     full: tuple[float, float] = (0.0, 0.0)
     sleeps: tuple[float, ...] = ()
     tells_of_ends: bool = True
-    replaces: int = 0  # how often a trainer may be begun again alone
+    replaces: int = 0  # how often a role may be begun again alone: a trainer
+    partial: bool = False  # or a sparse PS, too
     stops: str = ""  # what the validation number `ends_at`, from 1, says
     fails: Error | None = None
     ends_at: int = 0

@@ -33,6 +33,8 @@ PLAN = small_plan(groups=2, trainers=1, group_ps=1, sparse_ps=1)
 ROLES = PLAN.cluster.roles
 FAULTS = ("dies", "freezes", "fails", "loses", "unreadable", "hello", "ready", "pause", "save", "saved")
 SETTINGS = RunSettings(Path("plan"), "data", FOLDER)
+TRAINERS = [role for role in ROLES if role.startswith("trainer")]
+REPLACEABLE = [*TRAINERS, "sparse_ps:0"]
 EVERY = ("end", 300.0, 20.0, 7.0, 1.0)
 
 
@@ -58,7 +60,7 @@ def drawn_troubles(draw: random.Random) -> Troubles:
         faults=tuple((draw.uniform(0, 60), draw.choice(ROLES), draw.choice(FAULTS)) for _ in range(draw.choice((0, 1, 1, 2, 3)))),
         full=draw.choice(((0.0, 0.0), (full, full + draw.uniform(0, 150)))),
         sleeps=draw.choice(((), (draw.uniform(0, 60),))),
-        tells_of_ends=draw.random() < 0.7, replaces=draw.choice((0, 0, 1, 3)),
+        tells_of_ends=draw.random() < 0.7, replaces=draw.choice((0, 0, 1, 3)), partial=draw.random() < 0.5,
     )  # fmt: skip
 
 
@@ -465,6 +467,34 @@ def test_a_trainer_that_dies_is_begun_again_while_others_go_on_and_the_run_ends_
         assert seen.valid[-1].finished
         assert seen.result
         assert seen.result.totals.examples == seen.examples
+
+
+@given(seed=seeds)
+@settings(quick, max_examples=200)
+def test_a_sparse_ps_that_dies_goes_back_with_all_trainers_and_the_run_ends_as_it_would_have(seed: int) -> None:
+    """Whenever it dies, alone or with another: where it cannot go back by itself, the run ends with the name of who has died."""
+    draw = random.Random(seed)
+    faults = [(draw.uniform(0, 40), role, "dies") for role in draw.choices(REPLACEABLE, k=draw.choice((0, 0, 1)))]
+    faults += [(draw.uniform(5, 40), "sparse_ps:0", "dies")]
+    seen = run_of(seed, Troubles(faults=tuple(faults), replaces=draw.choice((1, 3)), partial=True))
+    if seen.error:
+        assert isinstance(seen.error, PeerLost | Interrupted)
+        assert named(seen) in REPLACEABLE
+    else:
+        assert seen.valid[-1].finished
+        assert seen.result
+        assert seen.result.totals.examples == seen.examples
+
+
+def test_a_sparse_ps_that_dies_in_training_is_begun_again_with_trainers_alone() -> None:
+    troubles = Troubles(faults=((60.0, "sparse_ps:0", "dies"),), replaces=3, partial=True)
+    runs = [PlayedRun(PLAN, seed, troubles, train_seconds=120, every=20.0).play() for seed in range(40)]
+    found = [seen for seen in runs if seen.begun_again == [*TRAINERS, "sparse_ps:0"] and not seen.error]
+    assert len(found) > 7  # where no checkpoint is written just then, and nobody that is begun again dies, too
+    for seen in found:
+        assert seen.orders.count("lost") == seen.orders.count("found") == 3
+        assert any(line.startswith("sparse_ps:0 goes on after") for line in seen.told)
+        assert any("its rows are those of checkpoint" in line for line in seen.told)
 
 
 def test_a_trainer_that_dies_in_training_is_begun_again_alone() -> None:
