@@ -6,8 +6,8 @@
 
 Launcher, trainers, parameter servers, checkpoints and tries are the product's own machines; links, disks, clocks and processes are simulated: messages and
 connections are lost, come late or again, processes stop or are killed, also in the middle of a write, hosts go off, disks are full, files are damaged, users
-ask runs to stop; trainers that are killed are begun again while others go on, or with all. Then all is calm, and the run has to end with all trained. The last
-line counts what happened. It ends with status 1 where a rule is broken.
+ask runs to stop; trainers that are killed are begun again while others go on, sparse PSs with the rows of a checkpoint, or all together. Then all is calm, and
+the run has to end with all trained. The last line counts what happened. It ends with status 1 where a rule is broken.
 """
 
 import argparse

@@ -28,7 +28,7 @@ from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
 from htrain.spec.tree import with_flags
 
-ROWS, IDS, BATCH, MOST_BATCHES = 6, 2, 2, 8
+ROWS, IDS, BATCH, MOST_BATCHES, MANY_BATCHES = 6, 2, 2, 8, 20
 _NOWHERE = Path("nowhere")
 
 
@@ -111,7 +111,7 @@ class Case:
         self.identity = Identity(plan=PlanIdentity.of(plan), data=DataIdentity(1, "drawn", {}, ()))
         draws = np.random.default_rng(7)
         self._ids = {
-            trainer: draws.integers(0, ROWS, size=(MOST_BATCHES, BATCH, IDS), dtype=np.int64)
+            trainer: draws.integers(0, ROWS, size=(MANY_BATCHES, BATCH, IDS), dtype=np.int64)
             for trainer in self.trainers
         }
         self._batches = {trainer: [_batch(ids, k) for k, ids in enumerate(each)] for trainer, each in self._ids.items()}
@@ -153,6 +153,11 @@ class Case:
     def give_back(self, role: str, parts: Parts) -> None:
         """Nobody uses it any more."""
         self._spare[role].append(parts)
+
+
+def counts_of(values: np.ndarray) -> np.ndarray:
+    """How often rows with these values have been trained, [rows]."""
+    return np.rint(-values.reshape(-1)).astype(np.int64)
 
 
 def _batch(ids: np.ndarray, number: int) -> Batch:

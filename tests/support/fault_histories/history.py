@@ -5,20 +5,21 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from fault_histories.counting import MOST_BATCHES, Case, cases
+from fault_histories.counting import MANY_BATCHES, MOST_BATCHES, Case, cases
 from fault_histories.disk import Disk, damage, in_place
 from fault_histories.planted import NOTHING, Planted
-from fault_histories.roles import is_trainer
 from fault_histories.rules import Rules, newest_files
 from fault_histories.tries import Job, User
 from fault_histories.wires import TAKEN, Weather
 from fault_histories.world import Process, Violation, World
+from htrain.executor.roles.limits import may_be_alone
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import LAUNCHER
+from htrain.net.names import SPARSE_PS, role_of
 
 _CALM_SECONDS = 60.0  # for a run to come to its end, once all is calm
 
@@ -75,6 +76,12 @@ class _History:
         kills = draw.choice((0.0, 0.0, 0.01, 0.03, 0.1))
         weather = Weather(lost=draw.choice((0.0, 0.0, 0.001, 0.01)), again=draw.choice((0.0, 0.0, 0.01, 0.05)))
         every = draw.choice((0.03, 0.1, 0.1, 0.3, "end"))
+        retry = _retry(draw.random())
+        self._goes_back = goes_back = retry == "partial"
+        if goes_back:  # to a checkpoint, which has to be there
+            batches, every = MANY_BATCHES, draw.choice((0.03, 0.1, 0.2))
+            weather = replace(weather, again=draw.choice((0.0, 0.05, 0.3)))
+        ps_kills = draw.choice((0.0, 0.01, 0.03, 0.1)) if goes_back else 0.0
         settings = RunSettings(
             folder,
             "synthetic:",
@@ -83,11 +90,12 @@ class _History:
             warm_up_seconds=2.0,
             liveness_seconds=1.5,
             checkpoint_seconds=every,
-            retry="alone" if draw.random() < 0.7 else "whole",
+            retry=retry,
         )
         self._wires = planted.wires(world, weather)
         self._rules = Rules(world, case, batches, folder)
-        job = Job(case, settings, batches, planted.machines, tells=draw.random() < 0.6, kills=kills)
+        tells = draw.random() < (0.9 if goes_back else 0.6)
+        job = Job(case, settings, batches, planted.machines, tells=tells, kills=kills, ps_kills=ps_kills)
         self._user = User(world, self._wires, self._rules, job)
         disk.full = draw.choice((0.0, 0.0, 0.0, 0.05))
         disk.kills = draw.choice((0.0, 0.0, 0.01, 0.03))
@@ -122,6 +130,8 @@ class _History:
         kinds: list[Callable[[], None]] = [
             self._kill_role, self._kill_role, self._kill_launcher, self._lose_power, self._stop, self._stop, self._cut, self._cut, self._ask, self._damage,
         ]  # fmt: skip
+        if self._goes_back:
+            kinds += [self._kill_sparse_ps, self._kill_sparse_ps, self._spoil]
         if world.calm:
             for _ in range(draw.choice((0, 1, 1, 2, 3, 5))):
                 world.later(world.calm * draw.random(), None, draw.choice(kinds))
@@ -133,8 +143,19 @@ class _History:
     def _kill_role(self) -> None:
         if living := self._living():
             process = self._world.draw.choice(living)
-            (self._world.count if is_trainer(process.name) else self._world.trouble)("roles killed")
+            (self._world.count if may_be_alone(process.name) else self._world.trouble)("roles killed")
             self._world.kill(process, "it is killed")
+
+    def _kill_sparse_ps(self) -> None:
+        if living := [process for process in self._living() if role_of(process.name) == SPARSE_PS]:
+            self._world.count("roles killed")
+            self._world.kill(self._world.draw.choice(living), "it is killed")
+
+    def _spoil(self) -> None:
+        """A sparse PS dies when the checkpoint that it is to go back to may be damaged."""
+        self._damage()
+        if self._rules.damaged:
+            self._kill_sparse_ps()
 
     def _kill_launcher(self) -> None:
         if not self._user.launcher.dead:
@@ -186,6 +207,10 @@ class _History:
             world.note("history", "%s of %s is damaged", path.name, name)
             damage(path, world.draw)
             rules.damage(path)
+
+
+def _retry(drawn: float) -> str:
+    return "alone" if drawn < 0.5 else "partial" if drawn < 0.75 else "whole"
 
 
 def _memory() -> str | None:

@@ -3,14 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fault_histories.roles import Role, Try
+from fault_histories.going_on import GoingOn
+from fault_histories.roles import Role, Try, is_trainer
 from fault_histories.rules import Rules
+from fault_histories.server import ServerRole
 from fault_histories.trainer import TrainerRole
-from fault_histories.world import Process
+from fault_histories.world import Process, Violation
 from htrain.errors import CheckpointError, Error, PeerLost
 from htrain.executor.record.saves import Saves
 from htrain.executor.roles import coordination as said
-from htrain.executor.roles.alone import Alone, can_be_alone, gone_on_alone
+from htrain.executor.roles.alone import Alone, can_be_alone
 from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.roles.limits import is_for_launcher
 from htrain.executor.transport.link import LAUNCHER
@@ -51,6 +53,12 @@ class Launching:
         attempt.wires.forget_lost(process)
         attempt.wires.listen(LAUNCHER, process, attempt.token, self._hear)
         self._tells = tells
+        self._going_on = GoingOn(self._names, most=MOST_RETRIES, has_checkpoint=bool(attempt.settings.restore))
+        self._may_be_alone, self._is_needless = (
+            "",
+            False,
+        )  # the PS that has died now, and whether it would be a fault to begin all again for it
+        self._given_up: set[Role] = set()  # those whose processes are to end, or have: nobody hears of that
         for role in roles:
             self._watch(role)
         machine = CoordinatorMachine(
@@ -78,12 +86,13 @@ class Launching:
 
     def _role_ended(self, role: Role) -> None:
         """Its process has ended: the launcher hears of it where it has started it."""
-        if self._tells and not self._process.dead:
+        if self._tells and not self._process.dead and role not in self._given_up:
             self._world.soon(self._process, lambda: self._note_end(role), mean=self._world.draw.choice((0.1, 0.005)))
 
     def _note_end(self, role: Role) -> None:
-        self._lost.setdefault(role.name, f"{role.name} (process 7) was killed by signal 9")
-        self._call()
+        if role not in self._given_up:
+            self._lost.setdefault(role.name, f"{role.name} (process 7) was killed by signal 9")
+            self._call()
 
     def _call(self) -> None:
         if self._is_awaiting:
@@ -113,7 +122,18 @@ class Launching:
         asked = [said.Asked()] if self._asked else []
         self._batch = [*(said.Came(message) for message in self._came), *ended, *asked, said.Listened()]
         self._came, self._asked = [], False
-        self._go_on(self._batch.pop(0))
+        self._go_on(self._next())
+
+    def _next(self) -> said.Event:
+        event = self._batch.pop(0)
+        self._going_on.heard(event)
+        role = event.what.partition(" ")[0] if isinstance(event, said.Ended) and event.is_replaceable else ""
+        is_ps = bool(role) and not is_trainer(role)
+        self._may_be_alone = role if is_ps and self._going_on.may_without(role) else ""
+        self._is_needless = (
+            is_ps and self._going_on.must_without(role) and not any(each.has_failed for each in self.roles)
+        )
+        return event
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
@@ -131,7 +151,7 @@ class Launching:
                     self._await(instruction.until)
                     return
                 if isinstance(instruction, said.Await):
-                    answer: Any = self._batch.pop(0)
+                    answer: Any = self._next()
                 elif isinstance(instruction, said.AskWhetherLives):
                     answer = not self._role(instruction.role).process.dead
                 elif isinstance(instruction, said.Tell):
@@ -157,32 +177,61 @@ class Launching:
                 self.attempt.wires.offer(
                     self._process, "main", f"{role.name}/control", self.attempt.token, instruction.order
                 )
-            self._go_on(None)
+            self._done(instruction, None)
         elif isinstance(instruction, said.BeginAgain):
-            self._begin_again(instruction.role)
-            self._go_on(None)
+            self._begin_again(instruction)
+            self._done(instruction, None)
         elif isinstance(instruction, said.Reach):
             self.attempt.wires.found(self._process, instruction.role)
             self._send_addresses(
                 [instruction.role], Addresses(instruction.book, instruction.ordered, instruction.incarnation)
             )
         else:
-            self._go_on(self._save(instruction))
+            self._done(instruction, self._save(instruction))
+
+    def _done(self, instruction: said.Instruction, answer: Any) -> None:
+        self._going_on.does(instruction, answer)
+        self._go_on(answer)
 
     def _connect(self, instruction: said.Connect) -> None:
         self._send_addresses([role.name for role in self.roles], Addresses(instruction.book))
 
-    def _begin_again(self, name: str) -> None:
-        """As a pool and its supervisor do: another process of this role, which goes on where the journal says that the last one was."""
-        self.attempt.wires.lost(self._process, name)
-        del self._lost[name]
-        place, before = next((place, role) for place, role in enumerate(self.roles) if role.name == name)
-        assert isinstance(before, TrainerRole)
-        assert before.process.dead
-        settings = gone_on_alone(self.attempt.settings, name, before.incarnation + 1, before.journal.read())
-        self._rules.begins_again(name, before.open, settings.positions[name].get("open", 0))
-        self.roles[place] = TrainerRole(name, self.attempt, settings, before.journal)
-        self._watch(self.roles[place])
+    def _begin_again(self, again: said.BeginAgain) -> None:
+        """As a pool does: nothing of the last process of this role is told from now on, also where it ends by itself."""
+        self.attempt.wires.lost(self._process, again.role)
+        before = self._role(again.role)
+        self._given_up.add(before)
+        if self._lost.pop(again.role, None) and not is_trainer(again.role):
+            if self._may_be_alone != again.role:
+                raise Violation(f"{again.role} is begun again, though others could not go on")
+            self._going_on.has_lost(again.role)
+            self._is_needless = False
+        if before.process.dead:
+            self._fork(before, again.checkpoint)
+        else:  # a supervisor may be on another host
+            seconds = self._world.draw.choice((0.004, 0.2)) * self._world.draw.random()
+            self._world.later(seconds, self._process, lambda: self._fork(before, again.checkpoint))
+
+    def _fork(self, before: Role, checkpoint: str) -> None:
+        """As a supervisor does: another process of a role, which goes on where the journal says that the last one was, or with the rows of a checkpoint."""
+        if self.is_over:
+            return
+        name, goes_on = before.name, self.attempt.machines.goes_on
+        if not before.process.dead:
+            self.attempt.wires.leaves(before.process)
+        self._world.kill(before.process, "it is begun again")
+        word = before.journal.read() if isinstance(before, TrainerRole) else b""
+        settings = goes_on(self.attempt.settings, name, before.incarnation + 1, word, checkpoint)
+        role: Role
+        if isinstance(before, TrainerRole):
+            self._rules.begins_again(name, before.open, settings.positions[name].get("open", 0))
+            role = TrainerRole(name, self.attempt, settings, before.journal)
+        else:
+            assert isinstance(before, ServerRole)
+            self._rules.goes_back(name, checkpoint, before.left)
+            role = ServerRole(name, self.attempt, settings)
+        self.roles[self.roles.index(before)] = role
+        self._watch(role)
 
     def _send_addresses(self, roles: Sequence[str], message: Addresses) -> None:
         until = self._world.now
@@ -226,7 +275,9 @@ class Launching:
         """Roles that are of no use any more are ended, but for one or the other that is not reached: it goes on for a while beside those of the next try."""
         self.is_over = True
         if isinstance(error, PeerLost):
-            self._rules.fails(error, only_replaced=self._has_only_replaced)
+            self._rules.fails(error, only_replaced=self._has_only_replaced or self._is_needless)
+        elif isinstance(error, CheckpointError) and any(role.has_failed and role.incarnation for role in self.roles):
+            raise Violation(f"a run ends, though all could begin again: {error}")
         draw, at_once = self._world.draw, isinstance(error, PeerLost)
         for role in self.roles:
             stands_still = role.process.stopped_until > self._world.now
@@ -237,7 +288,7 @@ class Launching:
 
     @property
     def _has_only_replaced(self) -> bool:
-        """Whether nothing has gone wrong in this try but with trainers that were begun again; roles that have failed say that something has not."""
+        """Whether nothing has gone wrong in this try but with roles that were begun again; roles that have failed say that something has not."""
         are_there = all(role.has_failed or not role.process.dead for role in self.roles)
         return are_there and not self.attempt.has_others and self._world.trouble_until < self.attempt.began
 

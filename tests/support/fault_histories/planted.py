@@ -8,10 +8,12 @@ import msgspec
 from fault_histories.roles import Machines
 from fault_histories.wires import Endpoint, Wires
 from htrain.executor.engine.context import Context
+from htrain.executor.roles.alone import gone_on_alone
 from htrain.executor.roles.handed import GoesOn, Handed
 from htrain.executor.roles.obeying import Line, Obedient, Obeying
 from htrain.executor.roles.resting import Resting
 from htrain.executor.roles.server import Instruction, ServerMachine
+from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Frame, Order
 
 
@@ -96,6 +98,20 @@ class _Eager(Obeying):
         return super().told(order)
 
 
+class _Unaware(Obeying):
+    """A sparse PS that is begun again does not hear which steps of trainers are gone: the first code did so."""
+
+    def told(self, order: Order) -> bool:
+        if order.verb == "found":
+            order = Order("found", number=order.number, role=order.role, book=order.book)
+        return super().told(order)
+
+
+def _goes_on_anew(settings: RunSettings, role: str, incarnation: int, word: bytes, checkpoint: str) -> RunSettings:
+    """A sparse PS that is begun again has its first rows."""
+    return gone_on_alone(settings, role, incarnation, word, "")
+
+
 NOTHING = Planted()
 BUGS = {
     "a lost dedupe": Planted(Machines(server=_Forgetful)),
@@ -105,4 +121,6 @@ BUGS = {
     "a server that does not forget": Planted(Machines(server=_Faithful)),
     "a journal of positions": Planted(Machines(handed=_Further)),
     "a trainer that does not wait to be known": Planted(Machines(obeying=_Eager)),
+    "a PS that does not know whose steps are gone": Planted(Machines(obeying=_Unaware)),
+    "a PS that goes back to no checkpoint": Planted(Machines(goes_on=_goes_on_anew)),
 }

@@ -21,6 +21,7 @@ from htrain.executor.record.deltas import Deltas
 from htrain.executor.record.role_file import load_role_into
 from htrain.executor.record.share import Share
 from htrain.executor.record.tensor_file import values_of
+from htrain.executor.roles.alone import gone_on_alone
 from htrain.executor.roles.handed import Handed
 from htrain.executor.roles.obeying import Obeying
 from htrain.executor.roles.resting import Resting
@@ -43,6 +44,7 @@ class Machines:
     server: type[ServerMachine] = ServerMachine
     resting: type[Resting] = Resting
     handed: type[Handed] = Handed
+    goes_on: Callable[..., RunSettings] = gone_on_alone
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Try:
     began: float = 0.0
     has_others: bool = False  # of earlier tries, which still live
     kills: float = 0.0  # the share of a trainer's instructions in which its process is killed
+    ps_kills: float = 0.0  # and of a sparse PS's
 
 
 class Role:
@@ -273,13 +276,13 @@ class Role:
     def start(self, book: dict[str, str]) -> None:
         """Begin to work."""
 
-    def lost(self, trainer: str, incarnation: int) -> None:
-        """A trainer is gone, and will be begun again: nothing is sent to it."""
-        self.wires.lost(self.process, trainer)
+    def lost(self, role: str, incarnation: int) -> None:
+        """A role is gone, and will be begun again: nothing is sent to it."""
+        self.wires.lost(self.process, role)
 
-    def found(self, trainer: str, book: dict[str, str]) -> None:
+    def found(self, role: str, book: dict[str, str]) -> None:
         """It has been begun again."""
-        self.wires.found(self.process, trainer)
+        self.wires.found(self.process, role)
 
     def pause(self) -> None:
         """Begin no more steps and rounds."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fault_histories.counting import BATCH, Case
+from fault_histories.counting import BATCH, Case, counts_of
 from fault_histories.world import Violation, World
 from htrain.executor.settings import RunSettings
 from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, role_of
@@ -30,6 +30,11 @@ class Rules:
         # Batches, by trainer and number, that may have been trained once more.
         self._repeats: list[tuple[str, int]] = []
         self._repeats_of: dict[str, list[tuple[str, int]]] = {}  # by checkpoint
+        # How often rows were trained that do not know it any more, [ROWS]: those of sparse PSs that went back to a checkpoint by themselves.
+        self._forgotten = case.rows_of([])
+        self._forgotten_of: dict[str, np.ndarray] = {}
+        self._newest = ""  # that a launcher knows of
+        self._rows_of: dict[str, np.ndarray] = {}  # of checkpoints that were read when all their files were sound
 
     @property
     def whole(self) -> list[str]:
@@ -66,14 +71,29 @@ class Rules:
             raise Violation(f"{trainer} trains {sorted(begun)} again, {announced} are announced, of {most} at most")
         self._repeats = [*self._repeats, *((trainer, number) for number in begun)]
 
+    def goes_back(self, server: str, checkpoint: str, left: np.ndarray) -> None:
+        """A sparse PS is begun again alone, with the rows of a checkpoint: the newest. What the last process of it had trained since, of whose rows it has
+        `left` these counts, is forgotten."""
+        self._world.count("sparse PSs begun again")
+        name, first = Path(checkpoint).name, self._case.first_row(server)
+        if name != self._newest:
+            raise Violation(f"{server} goes back to '{name}', the newest checkpoint is '{self._newest}'")
+        if name not in self._rows_of:  # it builds on a file that is damaged: whoever goes back to it has to say so
+            return
+        forgotten = left - self._rows_of[name][first : first + len(left)]
+        if (forgotten < 0).any():
+            raise Violation(f"{server} goes back to '{name}', which knows more than it: {left.tolist()}")
+        self._forgotten = self._forgotten.copy()
+        self._forgotten[first : first + len(left)] += forgotten
+
     def opens(self, folder: Path) -> None:
         """A checkpoint is begun; all are at rest."""
-        self._repeats_of[folder.name] = self._repeats
+        self._repeats_of[folder.name], self._forgotten_of[folder.name] = self._repeats, self._forgotten
 
     def fails(self, error: Exception, *, only_replaced: bool) -> None:
-        """A try ends by an error. Where nothing has gone wrong but trainers which were begun again, it is to go on."""
+        """A try ends by an error. Where nothing has gone wrong but roles which were, or are to be, begun again, it is to go on."""
         if only_replaced:
-            raise Violation(f"a try fails, though nothing goes wrong but trainers that are begun again: {error}")
+            raise Violation(f"a try fails, though nothing goes wrong but roles that are begun again: {error}")
 
     def has_closed(self, folder: Path, *, finished: bool) -> None:
         """The launcher has made a checkpoint valid. It is whole, a cut, and where the run has `finished`, of all data."""
@@ -87,6 +107,7 @@ class Rules:
         else:
             self.check_cut(folder)
         self.closed.append(folder.name)
+        self._newest = folder.name
         self._sequences[folder.name] = manifest["sequence"]
         self._world.count("checkpoints")
         if finished and any(at["row"] != BATCH * self._batches for at in _positions(manifest).values()):
@@ -96,7 +117,9 @@ class Rules:
 
     def goes_on(self, settings: RunSettings) -> None:
         """A try begins: from the newest checkpoint that was closed and can be read, or one that was nearly closed behind it."""
-        self._repeats = self._repeats_of[Path(settings.restore).name] if settings.restore else []
+        self._newest = Path(settings.restore).name
+        self._repeats = self._repeats_of[self._newest] if settings.restore else []
+        self._forgotten = self._forgotten_of[self._newest] if settings.restore else self._case.rows_of([])
         if not settings.restore:
             if self.whole:
                 raise Violation(f"a try begins anew, though {self.whole[-1]} was closed")
@@ -112,14 +135,15 @@ class Rules:
 
     def check_cut(self, folder: Path) -> dict[str, Any]:
         """A checkpoint is whole, and of one moment: tables and weights have what was read up to the positions, each example once, or once more where a trainer
-        was begun again that had begun with it. Its manifest."""
+        was begun again that had begun with it; but for what sparse PSs have forgotten. Its manifest."""
         manifest = self._manifest(folder)
         positions = _positions(manifest)
         examples = sum(at["row"] for at in positions.values())
         counted = sum(state["totals"]["examples"] for state in manifest["trainers"].values())
         if not examples == counted == manifest["examples"]:
             raise Violation(f"{folder.name}: readers stand behind {examples} examples, {counted} were counted")
-        owed, rows, bias = self._case.rows_after(positions), np.zeros_like(self._case.rows_after({})), 0.0
+        forgotten = self._forgotten_of[folder.name]
+        owed, rows, bias = self._case.rows_after(positions) - forgotten, self._case.rows_of([]), 0.0
         for role, (name, size, crc) in manifest["files"].items():
             tensors = _tensors(folder / name, size, crc)
             if role in manifest.get("bases", {}):
@@ -129,13 +153,14 @@ class Rules:
             if role_of(role) == SPARSE_PS:
                 (values,) = tensors.values()
                 first = self._case.first_row(role)
-                rows[first : first + len(values)] = np.rint(-values)
+                rows[first : first + len(values)] = counts_of(values)
             elif role_of(role) in (GROUP_PS, DENSE_PS):
                 bias += float(-tensors["count.bias"][0])
+        self._rows_of[folder.name] = rows
         repeats = self._repeats_of[folder.name]
         if (rows < owed).any() or (rows > owed + self._case.rows_of(repeats)).any():
             raise Violation(
-                f"{folder.name} is no cut: rows were trained {rows.tolist()} times, by its positions {owed.tolist()}{_but(repeats)}"
+                f"{folder.name} is no cut: rows were trained {rows.tolist()} times, by its positions {owed.tolist()}{_but(repeats)}{_without(forgotten)}"
             )
         if not -1e-3 < bias - examples < BATCH * len(repeats) + 1e-3:
             raise Violation(
@@ -143,6 +168,8 @@ class Rules:
             )
         if (rows > owed).any():
             self._world.count("checkpoints with batches that were trained twice")
+        if forgotten.any():
+            self._world.count("checkpoints with rows that went back")
         return manifest
 
     def _manifest(self, folder: Path) -> dict[str, Any]:
@@ -155,6 +182,10 @@ class Rules:
 
 def _but(repeats: Sequence[tuple[str, int]]) -> str:
     return f", but for {repeats}" if repeats else ""
+
+
+def _without(forgotten: np.ndarray) -> str:
+    return f", without {forgotten.tolist()} that were forgotten" if forgotten.any() else ""
 
 
 def _positions(manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:

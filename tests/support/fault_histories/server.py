@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fault_histories.counting import Parts
-from fault_histories.roles import COMPUTE_SECONDS, Mailbox, Role
+from fault_histories.counting import Parts, counts_of
+from fault_histories.roles import COMPUTE_SECONDS, Mailbox, Role, is_trainer
+from fault_histories.world import Killed
 from htrain.errors import Error, PeerLost
 from htrain.executor.roles import sync as said
 from htrain.executor.roles.server import Ended, Instruction, Job, Run, Summon
 from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.transport.wire import Message, Values
+from htrain.net.names import SPARSE_PS, role_of
 from htrain.net.names import Role as Named
 from htrain.ops.bundle import Bundle
 
@@ -31,6 +33,17 @@ class ServerRole(Role):
         sync = parts.sync()
         self.rounds = Rounds(self, sync) if sync else None
 
+    def _give_back(self) -> None:
+        """What the rows of a sparse PS were last is known to who counts."""
+        if self.parts and self._has_rows:
+            (table,) = self.parts.assembly.store.values()
+            self.left = counts_of(table.numpy())
+        super()._give_back()
+
+    @property
+    def _has_rows(self) -> bool:
+        return role_of(self.name) == SPARSE_PS
+
     def start(self, book: dict[str, str]) -> None:
         self._has_started = True
         if self.rounds:
@@ -39,11 +52,12 @@ class ServerRole(Role):
         for each in early:
             self._came(*each)
 
-    def lost(self, trainer: str, incarnation: int) -> None:
-        super().lost(trainer, incarnation)
-        group, number = Named.parse(trainer).place
-        self._gone.append((group, number, incarnation))
-        self.world.soon(self.process, self._forget, mean=0.02)  # or as soon as its thread has heard of anything
+    def lost(self, role: str, incarnation: int) -> None:
+        super().lost(role, incarnation)
+        if is_trainer(role):
+            group, number = Named.parse(role).place
+            self._gone.append((group, number, incarnation))
+            self.world.soon(self.process, self._forget, mean=0.02)  # or as soon as its thread has heard of anything
 
     def _forget(self) -> None:
         while self._gone:
@@ -84,11 +98,13 @@ class ServerRole(Role):
 
     def _run(self, job: Job, thread: int) -> None:
         """Run a job; its messages are on their way before the machine hears that it has run."""
+        self._may_be_killed()
         engine, state, stage = job
         until, granted = self.world.now, list[Instruction]()
 
         def send(peer: str, names: tuple[str, ...], tensors: Any) -> None:
             nonlocal until
+            self._may_be_killed()
             values = Values(self.name, state.context, state.batch_size)
             to = self.machine.destination(peer, state)
             until = max(until, self.send(str(thread), to, values, (names, tensors)))
@@ -106,11 +122,20 @@ class ServerRole(Role):
             granted += self.machine.wrote(job)
 
         def ran() -> None:
+            self._may_be_killed()
             self._idle.append(thread)
             self._carry_out([*granted, *self.machine.ran(job, ready, 0.0)])
 
         seconds = self.world.draw.random() * COMPUTE_SECONDS
         self.world.later(until - self.world.now + seconds, self.process, ran)
+
+    def _may_be_killed(self) -> None:
+        """Before a stage of a sparse PS, behind it, or while it sends. Raises Killed."""
+        has_checkpoint = self.settings.restore or "checkpoints" in self.world.seen  # else nobody could go back to one
+        share = self.attempt.ps_kills if self._has_rows and has_checkpoint and not self.world.is_calm else 0.0
+        if share and self.world.draw.random() < share:
+            self.world.count("sparse PSs killed")
+            raise Killed("about a stage")
 
 
 class Rounds:

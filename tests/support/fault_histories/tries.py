@@ -27,7 +27,7 @@ _MOST_LAUNCHERS = 4  # once all is calm
 @dataclass(frozen=True)
 class Job:
     """What is to be trained, with the machines that decide. `tells` says whether launchers hear of processes that end; `kills` is the share of a trainer's
-    instructions in which its process is killed."""
+    instructions in which its process is killed, `ps_kills` that of a sparse PS's."""
 
     case: Case
     settings: RunSettings
@@ -35,6 +35,7 @@ class Job:
     machines: Machines
     tells: bool
     kills: float = 0.0
+    ps_kills: float = 0.0
 
 
 class User:
@@ -102,6 +103,7 @@ class User:
             began=world.now,
             has_others=others,
             kills=job.kills,
+            ps_kills=job.ps_kills,
         )
         roles: list[Role] = [
             (TrainerRole if is_trainer(name) else ServerRole)(name, attempt) for name in job.case.plan.cluster.roles

@@ -186,6 +186,13 @@ class Wires:
             if world.draw.random() < weather.again:
                 self._again(process, connection, target)
 
+    def leaves(self, process: Process) -> None:
+        """A process is about to be ended: what it has sent last may come again behind its end."""
+        if self._weather.again and not self._world.is_calm:
+            for (source, _, target), connection in list(self._connections.items()):
+                if source == str(process) and connection.recent and self._world.draw.random() < self._weather.again:
+                    self._again(process, connection, target)
+
     def _again(self, process: Process, connection: _Connection, target: str) -> None:
         """The last few messages come once more, in their order, at once or later."""
         world = self._world
