@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -170,6 +171,7 @@ class _Agent:
         self._number = 0  # of the try that the pool plays
         self._has_lost = ""  # what the launcher was told of last, which is to be seen to
         self._alone: list[str] = []  # those of its roles that may be begun again alone
+        self._again: Counter[str] = Counter()  # how often they were, in this try
         self._folder = Path(tempfile.mkdtemp(prefix="htrain-plan-"))
 
     def run(self, first: object) -> None:
@@ -231,7 +233,7 @@ class _Agent:
         self._heed()
         if watched and (lost := watched.lost()):
             self._has_lost = lost
-            self._say(RoleEnded(self._name, self._number, lost))
+            self._say(RoleEnded(self._name, self._number, lost, self._again[lost.partition(" ")[0]]))
         got = self._inbox.receive(0)
         if self._pulse:
             self._pulse.listened(heard=got is not None)
@@ -320,11 +322,13 @@ class _Agent:
         settings = replace(assignment.settings, plan_folder=self._folder)
         mine = [roles for roles in assignment.processes if roles[0] in self._roles]
         self._number, self._has_lost = said.number, ""
+        self._again.clear()
         self._alone = [role for roles in mine for role in roles if role in assignment.alone]
         self._pool = RoleProcesses(mine, settings, assignment.launcher, self._supervisors, place, self._alone)
 
     def _begin_again(self, said: BeginAgain) -> None:
         if self._pool and said.number == self._number and said.role in self._alone:
+            self._again[said.role] += 1
             self._pool.begin_again(said.role, said.checkpoint)
             if self._pool.lost() != self._has_lost:  # one that is taken along comes before the one that was lost
                 self._has_lost = ""

@@ -4,7 +4,7 @@ An agent joins with the names of its roles, is told what these need, and says wh
 it is over, however it went, agents end what they play, and stay for the next. Whatever is called returns what is to be done.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -94,6 +94,7 @@ class Rendezvous:
         self.error: Error | None = None
         self._gone_what = ""
         self._ended: dict[str, str] = {}
+        self._again: Counter[str] = Counter()  # how often roles were begun again in this try
         self.news: deque[str] = deque(maxlen=_MOST_NEWS)
         self._processes = [tuple(roles) for roles in processes]
         self._roles = [role for roles in processes for role in roles]
@@ -149,9 +150,10 @@ class Rendezvous:
         elif isinstance(message, Unable):
             self.error = self.error or error_named(message.kind, f"{agent}: {message.error}")
         elif isinstance(message, RoleEnded):
-            if self._is_running and message.number == self._number:
-                what = f"{message.what}{agent.place[agent.place.index(' on ') :]}"
-                self._ended.setdefault(what.partition(" ")[0], what)
+            role = message.what.partition(" ")[0]
+            # One that was to end, as others begin again with it, may have ended by itself before its agent was told.
+            if self._is_running and (message.number, message.again) == (self._number, self._again[role]):
+                self._ended.setdefault(role, f"{message.what}{agent.place[agent.place.index(' on ') :]}")
         elif isinstance(message, Rested):
             agent.number = 0 if message.number == agent.number else agent.number
         elif isinstance(message, Leaving):
@@ -243,6 +245,7 @@ class Rendezvous:
         self._number += 1
         self._is_running = True
         self._gone_what, self._ended = f"{self.missing[0]} is gone" if self.missing else "", {}
+        self._again.clear()
         able = {name: agent for name, agent in self.agents.items() if agent.is_prepared}
         for agent in able.values():
             agent.number = self._number
@@ -255,6 +258,7 @@ class Rendezvous:
     def begin_again(self, role: str, checkpoint: str) -> list[Instruction]:
         """Have that role's agent begin it anew, with the parameters of a checkpoint where it has any. Requires: it can be, or lives."""
         self._ended.pop(role, None)
+        self._again[role] += 1
         again = BeginAgain(self._number, role, checkpoint)
         return [Say(name, again) for name, agent in self.agents.items() if role in agent.roles]
 

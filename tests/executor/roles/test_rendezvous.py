@@ -12,6 +12,7 @@ from htrain.errors import DataError
 from htrain.executor.roles.rendezvous import Forget, Hand, Instruction, Meet, Rendezvous, Say
 from htrain.executor.transport.rendezvous import (
     Begin,
+    BeginAgain,
     Declined,
     Fetch,
     Finish,
@@ -161,6 +162,18 @@ def test_an_agent_that_is_to_leave_is_told_of_while_its_try_lasts_and_is_not_cou
     rendezvous.came(joining("another", *PROCESSES[1]), 3.0)
     rendezvous.came(Prepared("another"), 3.0)
     assert not rendezvous.missing
+
+
+def test_a_role_that_ended_by_itself_just_before_it_was_to_be_begun_again_is_not_lost(rendezvous: Rendezvous) -> None:
+    complete(rendezvous)
+    rendezvous.begin(b"")
+    (said,) = rendezvous.begin_again("dense_ps:0", "")
+    assert said == Say("a2", BeginAgain(1, "dense_ps:0"))
+    rendezvous.came(RoleEnded("a2", 1, "dense_ps:0 (process 9) was killed by signal 9"), 1.0)
+    assert not rendezvous.lost, "its agent had not been told yet: another process is begun in any case"
+    rendezvous.came(RoleEnded("a2", 1, "dense_ps:0 (process 11) was killed by signal 9", 1), 1.0)
+    assert rendezvous.lost == "dense_ps:0 (process 11) was killed by signal 9 on host"
+    assert rendezvous.can_begin_again("dense_ps:0")
 
 
 def test_an_agent_that_goes_just_before_a_try_is_missed_by_it(rendezvous: Rendezvous) -> None:
