@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from htrain.errors import Error, Interrupted, PeerLost, error_named
+from htrain.errors import CheckpointError, Error, Interrupted, PeerLost, error_named
 from htrain.executor.record.figures import Figures
 from htrain.executor.roles.alone import Alone
 from htrain.executor.roles.coordination import (
@@ -296,7 +296,7 @@ class Listening:
     def _failure(self, message: Failed) -> Error:
         text = message.error if message.error.startswith(message.source) else f"{message.source}: {message.error}"
         # A checkpoint that one role alone was to go on with: for all, it is looked at anew, and an older one taken where it is damaged.
-        cannot_come = message.kind == "CheckpointError" and message.source in self._alone.away
+        cannot_come = isinstance(error_named(message.kind, ""), CheckpointError) and message.source in self._alone.away
         kind = "PeerLost" if cannot_come else message.kind
         advice = f"; {self._saves.advice}" if kind in ("PeerLost", "RunError") else ""
         return error_named(kind, f"{text}{advice}")

@@ -122,10 +122,13 @@ def test_a_sparse_ps_that_cannot_go_on_with_its_last_rows_ends_the_try(case: str
     assert driven.fails(ended).startswith(f"{SERVER} (process 9) was killed by signal 9")
 
 
-def test_who_cannot_read_the_checkpoint_that_it_was_to_go_on_with_takes_all_back_and_does_not_end_the_run() -> None:
+@pytest.mark.parametrize("kind", ["CheckpointError", "DamagedCheckpoint"])
+def test_who_cannot_read_the_checkpoint_that_it_was_to_go_on_with_takes_all_back_and_does_not_end_the_run(
+    kind: str,
+) -> None:
     driven = training(PARTIAL)
     driven.hear(PS_KILLED)
-    said = driven.fails(Failed(SERVER, "CheckpointError", f"{SERVER}: its file is damaged", 1))
+    said = driven.fails(Failed(SERVER, kind, f"{SERVER}: its file is damaged", 1))
     assert said == f"{SERVER}: its file is damaged; go on with --resume runs/a"
 
 
