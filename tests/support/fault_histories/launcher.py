@@ -154,6 +154,8 @@ class Launching:
                     answer: Any = self._next()
                 elif isinstance(instruction, said.AskWhetherLives):
                     answer = not self._role(instruction.role).process.dead
+                elif isinstance(instruction, said.AskWhetherReplaceable):
+                    answer = self._is_replaceable(instruction.role)
                 elif isinstance(instruction, said.Tell):
                     self._note(instruction.text)
                     answer = None
@@ -167,6 +169,12 @@ class Launching:
             self._end(end.value, None)
         except Error as error:
             self._end(None, error)
+
+    def _is_replaceable(self, role: str) -> bool:
+        """Whether one that is silent may be ended, and another begun."""
+        if not is_trainer(role) and self._going_on.may_without(role):
+            self._may_be_alone = role
+        return role in self._alone
 
     def _carry_out(self, instruction: said.Instruction) -> None:
         if isinstance(instruction, said.Connect):
@@ -201,7 +209,8 @@ class Launching:
         self.attempt.wires.lost(self._process, again.role)
         before = self._role(again.role)
         self._given_up.add(before)
-        if self._lost.pop(again.role, None) and not is_trainer(again.role):
+        self._lost.pop(again.role, None)
+        if not is_trainer(again.role):
             if self._may_be_alone != again.role:
                 raise Violation(f"{again.role} is begun again, though others could not go on")
             self._going_on.has_lost(again.role)
