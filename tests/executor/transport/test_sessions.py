@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import zmq
 
 from htrain.errors import PeerLost
 from htrain.executor.engine.context import Context
@@ -94,6 +95,32 @@ def test_all_come_once_and_in_order_while_connections_are_reset(here: Network, i
     assert road.connections > 3
     await_nothing_kept(here)
     assert inbox.receive(0.2) is None  # nothing twice
+    assert inbox.strangers == 0
+
+
+@pytest.mark.parametrize("broken", [1, 2, 3])
+def test_of_a_message_whose_connection_breaks_between_its_frames_none_is_offered_again_by_itself(
+    here: Network, inbox: Inbox, broken: int
+) -> None:
+    """As libzmq has it: a connection that is gone refuses a frame behind the first, and the next takes one that is offered again for a message's first."""
+    outbox = here.outbox({"b": inbox.address})
+    outbox.send("b", Ready("before"))
+    take, given = outbox._sends["b"], []
+
+    def send(frame: Frame, flags: int, copy: bool) -> None:
+        given.append(len(frame))
+        if len(given) == 1 + broken:
+            raise zmq.Again
+
+    outbox._sends["b"] = send
+    send_tensors(outbox, "b", 1, {name: torch.zeros(LARGE + number) for number, name in enumerate("xyz")})
+    assert given[1:] == [4 * (LARGE + number) for number in range(3)], "each frame once, to the last"
+    outbox._sends["b"] = take
+    outbox.send("b", Ready("behind"))
+    messages = [receive(inbox)[0] for _ in range(3)]
+    assert messages[::2] == [Ready("before"), Ready("behind")]
+    assert isinstance(messages[1], Values), "the session has said it again"
+    await_nothing_kept(here)
     assert inbox.strangers == 0
 
 

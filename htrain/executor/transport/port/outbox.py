@@ -1,6 +1,5 @@
 """An outbox sends messages to endpoints by name."""
 
-import contextlib
 import math
 import time
 from collections import deque
@@ -137,13 +136,12 @@ class Outbox:
         if self._is_gone(peer):
             return False
         send = self._sends.get(peer) or self._connect(peer)
-        more = len(frames)
-        with contextlib.suppress(zmq.Again):
-            for frame in frames:
-                more -= 1
-                send(frame, zmq.DONTWAIT | (_MORE if more else 0), False)
-            return True
-        return False
+        first, *rest = frames
+        try:
+            send(first, zmq.DONTWAIT | (_MORE if rest else 0), False)
+        except zmq.Again:
+            return False
+        return _took_rest(send, rest)
 
     def send_values(
         self, peer: str, values: Values, names: Sequence[str], tensors: Sequence[torch.Tensor] | Bundle
@@ -198,11 +196,11 @@ class Outbox:
             frames = self._numbered(peer, session, frames, num_bytes)
         else:
             frames[0] = self._token + frames[0]
-        more = len(frames)
+        first, *rest = frames
         try:
-            for frame in frames:
-                more -= 1
-                self._given(peer, send, frame, _MORE if more else 0)
+            self._given(peer, send, first, _MORE if rest else 0)
+            if not _took_rest(send, rest) and session:
+                session.untaken(time.monotonic())
         except zmq.Again as error:
             if session:
                 session.take_back()
@@ -216,7 +214,7 @@ class Outbox:
             raise RunError(f"cannot send to {peer} at {self._book[peer]}: {reason(error)}") from error
 
     def _given(self, peer: str, send: Callable[..., Any], frame: Frame, flags: int) -> None:
-        """Give a frame to a connection, as soon as it takes it. Raises zmq.Again where it does not in time, or where the peer is found to be gone."""
+        """Give the first frame of a message, once the connection takes it. Raises zmq.Again where it does not in time, or the peer is found to be gone."""
         deadline = 0.0
         while True:
             try:
@@ -290,3 +288,18 @@ def sent_by_role(outboxes: Iterable[Outbox]) -> dict[str, int]:
             role = role_at(endpoint)
             sent[role] = sent.get(role, 0) + num_bytes
     return sent
+
+
+def _took_rest(send: Callable[..., Any], frames: Sequence[Frame]) -> bool:
+    """Give a connection, which has taken a message's first frame, those behind it; whether it took them all.
+
+    It takes them at once, unless it has broken in between: then what it had is gone, and a frame that it refuses is not to be offered again: it would go by the
+    next connection, as a message of its own. Those behind that one are, for libzmq counts them off.
+    """
+    took = True
+    for place, frame in enumerate(frames, 1):
+        try:
+            send(frame, zmq.DONTWAIT | (_MORE if place < len(frames) else 0), False)
+        except zmq.Again:
+            took = False
+    return took
