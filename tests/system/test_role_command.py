@@ -360,7 +360,7 @@ def test_a_role_that_is_asked_to_leave_does_once_all_is_saved_and_nothing_is_tra
         _, said = roles[leaver].communicate(timeout=30)
         assert roles[leaver].returncode == 128 + number
         assert f"{leaver}: leaves once the run is saved" in said
-        assert said.splitlines()[-1] == f"{leaver}: has left the run, which is saved"
+        assert said.splitlines()[-1] == f"{leaver}: has left the run"
         roles[leaver] = elsewhere.role(leaver)
         wait_for(launcher, "EPS", len(heard(launcher)))
     launcher.send_signal(signal.SIGINT)

@@ -74,7 +74,7 @@ def play_roles(roles: Sequence[str], joining: Joining, *, num_threads: int, tell
             except _Trained:
                 return
             except _Left as left:
-                tell(f"{', '.join(roles)}: has left the run, which is saved")
+                tell(f"{', '.join(roles)}: has left the run")
                 sys.exit(128 + left.number)
             except Untaken as untaken:
                 search.failed(untaken.error)
