@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from htrain.costs.roles import staleness_bound
 from htrain.executor.engine.engine import Engine
+from htrain.executor.engine.marks import Marks
 from htrain.executor.engine.program import build_program
 from htrain.executor.engine.store import Store, allocate, fill
 from htrain.executor.host.accelerator import Host, accelerator_of
@@ -49,6 +50,7 @@ class Assembly:
         self.device = str(self.role.device)
         self.replicas = replicas
         self.store: Store = {}
+        self.marks = None if shared else Marks()  # those of processes that share tables would not be seen
         self.caches: dict[str, Any] = {}
         self.sync_half, self.cache_half = sync_of(plan, name), cache_of(plan, name)
         self._accelerator: Host = accelerator_of(name, self.cache_half.device)
@@ -91,7 +93,7 @@ class Assembly:
         ).items():
             self.store.setdefault(name, tensor)
         self.caches |= self.cache_half.caches(net, self.store, there)
-        return Engine(build_program(net, {**self.store, **self.caches}, gated=self.bound > 0))
+        return Engine(build_program(net, {**self.store, **self.caches}, gated=self.bound > 0, marks=self.marks))
 
     def server(self) -> ServerMachine:
         """The machine of a PS."""

@@ -62,11 +62,23 @@ Phase = Literal["announce", "ask", "prepare", "take", "compute", "push"]
 Transfer = Literal["", "send", "receive", "signal"]
 RowRead = tuple[str, str, str]  # the table, or a shard of it, the ids, and the rows that are read by them
 ReadsRule = Callable[[Op], Sequence[RowRead]]
+ChangesRule = Callable[[Op], Sequence["RowChange"]]
 AttributeTypes = Mapping[str, type]
 NamesRule = Callable[[Op], Sequence[str]]
 BundlesRule = Callable[[Op], Sequence[tuple[str, ...]]]
 EvaluationRule = Callable[[Op, Net], Mapping[str, str]]
 InsteadRule = Callable[[Op], Op]
+
+
+@dataclass(frozen=True)
+class RowChange:
+    """Rows of one table that an op changes, and no others: those of `ids`, or of a `column` of ids[B,C]. `tensors` are the table, or a shard of it, whose first
+    row has the id `first_row`, and those of its states that have a row for each of its rows."""
+
+    tensors: tuple[str, ...]
+    ids: str
+    first_row: int = 0
+    column: int | None = None
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -148,6 +160,29 @@ def reads_no_rows(op: Op) -> Sequence[RowRead]:
     return ()
 
 
+def changes_untold(op: Op) -> Sequence[RowChange]:
+    """The rule of an op that says nothing of rows: what it writes to may change anywhere."""
+    return ()
+
+
+def changes_rows(op: Op) -> Sequence[RowChange]:
+    """That of a step on rows of one table, `op(table, state, .., ids, gradients)`."""
+    return (RowChange(op.inputs[:-2], op.inputs[-2], _first_row(op)),)
+
+
+def changes_by_columns(op: Op, tables: Sequence[str], ids: str) -> Sequence[RowChange]:
+    """That of a step on rows of several tables, each by one of the op's `columns` of ids[B,C]."""
+    columns = op.attrs["columns"]
+    assert isinstance(columns, tuple)
+    return [RowChange((table,), ids, column=int(column)) for table, column in zip(tables, columns, strict=True)]
+
+
+def _first_row(op: Op) -> int:
+    first_row = op.attrs.get("first_row", 0)
+    assert isinstance(first_row, int)
+    return first_row
+
+
 def no_bundles(op: Op) -> Sequence[tuple[str, ...]]:
     """The rule of an op that takes each of its inputs by itself."""
     return ()
@@ -216,10 +251,11 @@ class OpDef:
 
     What it changes:
     `effects`: it is never dropped, merged or moved across another effect. `writes` are the positions of the inputs that it mutates, always
-    parameters: see `written`. `steps_weights`: an optimizer step of a dense weight, which the engine runs only when the staleness gate lets it.
-    `steps_rows` is the optimizer of a step on rows of one table, `op(table, state, ids, gradients)`; `bounds_rows`: it brings rows of one within a norm before
-    their step, `op(table, ids)`. `exclusive`: two such ops on one parameter never
-    run at once, for each would read what the other has half made. `keeps` are the bytes that it keeps between steps beside its parameters.
+    parameters: see `written`. `changes` are the rows of tables that it writes to: where it says which, a checkpoint need not look for them.
+    `steps_weights`: an optimizer step of a dense weight, which the engine runs only when the staleness gate lets it. `steps_rows` is the optimizer of a step
+    on rows of one table, `op(table, state, ids, gradients)`; `bounds_rows`: it brings rows of one within a norm before their step, `op(table, ids)`.
+    `exclusive`: two such ops on one parameter never run at once, for each would read what the other has half made.
+    `keeps` are the bytes that it keeps between steps beside its parameters.
 
     Where and when it runs:
     `place` is the device of an op that touches no table (one that does is where the table is): that of its `module`, the trainer as the `reader` of
@@ -261,6 +297,7 @@ class OpDef:
     shaped_by: NamesRule = asked_for_nothing
     effects: bool = False
     writes: tuple[int, ...] | Callable[[Op], tuple[int, ...]] = ()
+    changes: ChangesRule = changes_untold
     steps_weights: bool = False
     steps_rows: str = ""
     bounds_rows: bool = False

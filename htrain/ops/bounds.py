@@ -14,7 +14,7 @@ import torch
 
 from htrain.jit import njit
 from htrain.net.net import Blob, Op, numel
-from htrain.ops.base import Builder, Cost, OpDef, no_outputs, same_as_input
+from htrain.ops.base import Builder, Cost, OpDef, RowChange, no_outputs, same_as_input
 from htrain.ops.sparse_checks import fits, ids_out_of_range
 
 _FLOOR = 1e-7  # as torch.embedding_renorm_ has it
@@ -70,6 +70,13 @@ def _table_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_s
     return Cost(3.0 * touched, 8.0 * touched + ids.num_bytes(batch_size))
 
 
+def _changes(op: Op) -> Sequence[RowChange]:
+    table, ids = op.inputs
+    first_row = op.attrs["first_row"]
+    assert isinstance(first_row, int)
+    return (RowChange((table,), ids, first_row),)
+
+
 DEFINITIONS = (
     OpDef("BoundRows", _bound_rows, same_as_input(0), _rows_cost, _bound_rule),
     OpDef(
@@ -80,6 +87,7 @@ DEFINITIONS = (
         None,
         effects=True,
         writes=(0,),
+        changes=_changes,
         bounds_rows=True,
         work="scatter",
         on_host=True,

@@ -17,13 +17,14 @@ a count that another step reads meanwhile would be lost.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from htrain.net.net import Blob, Op, numel
 from htrain.ops import step_loops
-from htrain.ops.base import Cost, OpDef, no_outputs
+from htrain.ops.base import Cost, OpDef, RowChange, changes_rows, no_outputs
 from htrain.ops.ftrl import ftrl_step
 from htrain.ops.moments import adam_step
 from htrain.ops.rates import Rates
@@ -161,6 +162,12 @@ def _rows_written(op: Op) -> tuple[int, ...]:
     return tuple(range(len(op.inputs) - 2))
 
 
+def _changes(op: Op) -> Sequence[RowChange]:
+    """All that it writes to but the count of updates."""
+    (change,) = changes_rows(op)
+    return (replace(change, tensors=change.tensors[:-1]),)
+
+
 def _written(op: Op) -> tuple[int, ...]:
     return tuple(range(len(op.inputs) - 1))
 
@@ -177,6 +184,7 @@ DEFINITIONS = (
         None,
         effects=True,
         writes=_rows_written,
+        changes=_changes,
         steps_rows="counted",
         exclusive=True,
         work="scatter",

@@ -16,7 +16,7 @@ from htrain.errors import DataError
 from htrain.jit import njit
 from htrain.net.net import Attr, Blob, Op
 from htrain.ops import accelerated
-from htrain.ops.base import Builder, Cost, OpDef, Signature, gradient_names, no_outputs
+from htrain.ops.base import Builder, Cost, OpDef, RowChange, Signature, changes_by_columns, gradient_names, no_outputs
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import inverse_out_of_range
@@ -241,6 +241,10 @@ def _stepped(op: Op) -> tuple[int, ...]:
     return tuple(range(len(op.inputs) - 2))
 
 
+def _changes(op: Op) -> Sequence[RowChange]:
+    return changes_by_columns(op, op.inputs[:-2], op.inputs[-2])
+
+
 DEFINITIONS = (
     OpDef(
         "StackTables",
@@ -261,6 +265,7 @@ DEFINITIONS = (
         None,
         effects=True,
         writes=_stepped,
+        changes=_changes,
         bind=_bind_step_tables,
         work="scatter",
         on_host=True,

@@ -10,7 +10,7 @@ import torch
 from htrain.errors import DataError
 from htrain.net.net import BatchDim, Blob, Op
 from htrain.ops import accelerated
-from htrain.ops.base import Builder, Cost, OpDef, Signature
+from htrain.ops.base import Builder, Cost, OpDef, RowChange, Signature, changes_by_columns
 from htrain.ops.interaction_loops import dots_loop, gradient_and_step_loop, gradient_loop
 from htrain.ops.sparse_checks import Rows
 from htrain.ops.tables import Tables
@@ -177,6 +177,10 @@ def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
     ]
 
 
+def _changes(op: Op) -> Sequence[RowChange]:
+    return changes_by_columns(op, op.inputs[:-4], op.inputs[-4])
+
+
 DEFINITIONS = (
     OpDef(
         "PairwiseDots",
@@ -208,6 +212,7 @@ DEFINITIONS = (
         many=True,
         effects=True,
         writes=_stepped,
+        changes=_changes,
         bind=_bind_sgd,
         work="batched",
         on_host=True,

@@ -32,7 +32,7 @@ import torch
 
 from htrain.net.net import Blob, Op, numel
 from htrain.ops import accelerated, step_loops
-from htrain.ops.base import Cost, CostRule, OpDef, Signature, no_outputs, same_as_input
+from htrain.ops.base import Cost, CostRule, OpDef, Signature, changes_rows, no_outputs, same_as_input
 from htrain.ops.moments import adam_step
 
 
@@ -192,6 +192,7 @@ DEFINITIONS = (
         None,
         effects=True,
         writes=(0,),
+        changes=changes_rows,
         steps_rows="sgd",
         work="scatter",
         on_host=True,
@@ -205,6 +206,7 @@ DEFINITIONS = (
         None,
         effects=True,
         writes=(0, 1),
+        changes=changes_rows,
         steps_rows="adagrad",
         work="scatter",
         on_host=True,
@@ -218,6 +220,7 @@ DEFINITIONS = (
         None,
         effects=True,
         writes=(0, 1),
+        changes=changes_rows,
         steps_rows="rowwise_adagrad",
         work="scatter",
         on_host=True,
@@ -231,6 +234,7 @@ DEFINITIONS = (
         None,
         effects=True,
         writes=(0, 1),
+        changes=changes_rows,
         steps_rows="ftrl",
         work="scatter",
         on_host=True,

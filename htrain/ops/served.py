@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from htrain.errors import DataError
 from htrain.jit import njit
 from htrain.net.net import Blob, Op
-from htrain.ops.base import Cost, OpDef, RowRead, Signature, no_outputs
+from htrain.ops.base import Cost, OpDef, RowChange, RowRead, Signature, no_outputs
 from htrain.ops.bundle import Bundle, Kinds
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
@@ -374,6 +374,14 @@ def _stepped(op: Op) -> tuple[int, ...]:
     return tuple(range(len(op.inputs) - 2 * _num_tables(op)))
 
 
+def _changes(op: Op) -> Sequence[RowChange]:
+    """Of each table, the rows of its ids; there are states for all tables, or for none."""
+    count, first_rows = _num_tables(op), op.attrs["first_rows"]
+    assert isinstance(first_rows, tuple)
+    held, ids = op.inputs[: -2 * count], op.inputs[-2 * count : -count]
+    return [RowChange(held[t::count], ids[t], int(first_rows[t])) for t in range(count)]
+
+
 DEFINITIONS = (
     OpDef(
         "LookupTables",
@@ -400,6 +408,7 @@ DEFINITIONS = (
         None,
         effects=True,
         writes=_stepped,
+        changes=_changes,
         bind=_bind_step,
         work="scatter",
         on_host=True,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from htrain.errors import DataError
 from htrain.jit import njit
 from htrain.net.net import Blob, Op
-from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+from htrain.ops.base import Cost, OpDef, RowChange, Signature, no_outputs
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import ids_out_of_range
 from htrain.ops.step_loops import AHEAD
@@ -172,6 +172,12 @@ def _stepped(op: Op) -> tuple[int, ...]:
     return tuple(range(len(op.inputs) - 2 * len(_tables_of(op))))
 
 
+def _changes(op: Op) -> Sequence[RowChange]:
+    of = _tables_of(op)
+    ids = op.inputs[-2 * len(of) : -len(of)]
+    return [RowChange((op.inputs[table],), each) for table, each in zip(of, ids, strict=True)]
+
+
 DEFINITIONS = (
     OpDef(
         "TakeTables",
@@ -193,6 +199,7 @@ DEFINITIONS = (
         None,
         effects=True,
         writes=_stepped,
+        changes=_changes,
         bind=_bind_step,
         work="scatter",
         on_host=True,

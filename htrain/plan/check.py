@@ -42,6 +42,7 @@ def _problems(plan: Plan) -> Iterator[str]:
     yield from _crossings(nets)
     yield from _owners(nets)
     yield from _steps(plan.train)
+    yield from _changes(plan.train)
     yield from _first_values(plan, nets)
     yield from _shards(plan)
     yield from _centers(plan)
@@ -115,6 +116,13 @@ def _steps(train: Net) -> Iterator[str]:
         wanted = int(parameter.kind == "statistic" or (parameter.trained and parameter.kind != "state"))
         if steps[name] != wanted:
             yield f"{parameter.kind} '{name}' has {steps[name]} optimizer steps, want {wanted}: it would {'silently never train' if wanted else 'change'}"
+
+
+def _changes(train: Net) -> Iterator[str]:
+    for op in train.ops:
+        for change in OPS[op.type].changes(op):
+            if change.ids not in op.inputs or not set(change.tensors) <= OPS[op.type].written(op):
+                yield f"{op.label} tells of changes of {', '.join(change.tensors)} by '{change.ids}', which are not what it writes to and takes"
 
 
 def _is_table(train: Net, name: str) -> bool:

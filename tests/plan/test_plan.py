@@ -19,6 +19,8 @@ from htrain.frontend.captured import Captured
 from htrain.net.names import NetName, role_of
 from htrain.net.net import Net, Op
 from htrain.net.placement import Shard
+from htrain.ops import OPS
+from htrain.ops.base import RowChange
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan, load_part, load_plan
 from htrain.plan.text import net_text, plan_diff, plan_text
@@ -288,6 +290,20 @@ BROKEN: Mapping[Callable[[Plan], Plan], str] = {
 def test_a_plan_that_does_not_hold_together_is_refused(spoil: Callable[[Plan], Plan], plan: Plan) -> None:
     with pytest.raises(PlanError, match=f"^{re.escape(BROKEN[spoil])}$"):
         check_plan(spoil(plan))
+
+
+@pytest.mark.parametrize("told", [RowChange(("user.weight",), "nothing"), RowChange(("top.bias",), "ids")])
+def test_an_op_that_tells_of_changes_which_are_not_its_own_is_refused(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, told: RowChange
+) -> None:
+    (type,) = {op.type for op in plan.train.ops if OPS[op.type].steps_rows}
+    monkeypatch.setitem(
+        OPS, type, replace(OPS[type], changes=lambda op: (replace(told, ids=told.ids.replace("ids", op.inputs[-2])),))
+    )
+    with pytest.raises(
+        PlanError, match=f"tells of changes of {told.tensors[0]} by '.*', which are not what it writes to and takes"
+    ):
+        check_plan(plan)
 
 
 @pytest.mark.parametrize("spoil", [other_message, step_twice])

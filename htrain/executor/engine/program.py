@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from htrain.executor.engine.marks import Marks
 from htrain.executor.engine.stage_keys import ANNOUNCE, PREFETCH, PREPARE, TAKE_ROWS, StageKey, message_of, stage_keys
 from htrain.net.net import Net, Op, Tensor
 from htrain.net.slices import readers
@@ -20,6 +21,9 @@ from htrain.ops import OPS
 from htrain.ops.base import tensor_of
 from htrain.ops.bundle import Bundle
 
+Touches = Mapping[
+    int, tuple[tuple[str, ...], Callable[..., None]]
+]  # by the places of ops: the blobs of ids, and what marks the rows
 Send = Callable[[str, tuple[str, ...], tuple[torch.Tensor, ...] | Bundle], None]
 
 
@@ -78,12 +82,16 @@ class Program:
     num_clocks: int
 
 
-def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True) -> Program:
-    """Compile `net` over `parameters`, tensors and caches, which its updates change in place.
+def build_program(
+    net: Net, parameters: Mapping[str, Any], *, gated: bool = True, marks: Marks | None = None
+) -> Program:
+    """Compile `net` over `parameters`, tensors and caches, which its updates change in place, and tell `marks` of the rows.
 
     Without `gated`, where no step has to wait for another's writes, weights are stepped within the pass that makes their gradients, out of whose
     caches these then come. Requires: a net that `htrain.plan.plan` has checked.
     """
+    if marks:
+        marks.hear_of(net, parameters)
     keys = stage_keys(net, gated=gated)
     first = {key: i for i, key in reversed(list(enumerate(keys)))}
     order = sorted(_that_do(net, keys, first), key=lambda key: (len(key[0]), key[1], first[key]))
@@ -97,9 +105,10 @@ def build_program(net: Net, parameters: Mapping[str, Any], *, gated: bool = True
         ops = tuple(op for op, k in zip(net.ops, keys, strict=True) if k == key)
         kept = _kept(net, key, keys, homes)
         bundled = _bundled(net, ops, kept, parameters)
-        source = _source(net, index, ops, kept, bundled)
+        touches = _touches(ops, bundled, marks) if marks else {}
+        source = _source(net, index, ops, kept, bundled=bundled, touches=touches)
         reads, writes = clocks[index]
-        run = _compile(net, index, ops=ops, source=source, parameters=parameters, bundled=bundled)
+        run = _compile(net, index, ops=ops, source=source, parameters=parameters, bundled=bundled, touches=touches)
         ends_push = any(OPS[op.type].phase == "push" for op in ops)
         kind = (key[1] == ANNOUNCE, key[1] == PREFETCH, key[1] == PREPARE, key[1] == TAKE_ROWS, ends_push)
         stages.append(Stage(index, key[0], *kind, ops, afters[index], reads, writes, source, run))
@@ -184,7 +193,14 @@ def _bundled(net: Net, ops: Sequence[Op], kept: set[str], parameters: Mapping[st
     )
 
 
-def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str], bundled: frozenset[int]) -> str:
+def _touches(ops: Sequence[Op], bundled: frozenset[int], marks: Marks) -> Touches:
+    found = {place: marks.touching(op, is_bundled=place in bundled) for place, op in enumerate(ops)}
+    return {place: touch for place, touch in found.items() if touch}
+
+
+def _source(
+    net: Net, index: int, ops: Sequence[Op], kept: set[str], *, bundled: frozenset[int], touches: Touches
+) -> str:
     """The stage as Python. Sends to one peer leave together, when the last of their values is made."""
     names: dict[str, str] = {}
     local = {output for op in ops if op.type != "Recv" for output in op.outputs}
@@ -212,6 +228,8 @@ def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str], bundled: fr
                 values = bundles.get(blobs) or f"({', '.join(names[b] for b in blobs)},)"
                 lines.append(f"    send({packet[0]!r}, {blobs!r}, {values})")
             continue
+        if i in touches:
+            lines.append(f"    t{i}({_given(net, touches[i][0], names, is_bundled=i in bundled)})")
         if i in bundled:
             lists = ", ".join(f"values.bundle({blobs!r})" for blobs in OPS[op.type].bundles(op))
             lines.append(f"    {f'b{i} = ' if op.outputs else ''}k{i}({lists})")
@@ -225,6 +243,13 @@ def _source(net: Net, index: int, ops: Sequence[Op], kept: set[str], bundled: fr
         if dead:
             lines.append(f"    del {', '.join(names[n] for n in dead)}")
     return "\n".join(lines if len(lines) > 1 else [*lines, "    pass"]) + "\n"
+
+
+def _given(net: Net, blobs: tuple[str, ...], names: Mapping[str, str], *, is_bundled: bool) -> str:
+    """Values as arguments."""
+    if is_bundled:
+        return f"values.bundle({blobs!r})"
+    return ", ".join(f"p{net_index(net, blob)}" if blob in net.parameters else names[blob] for blob in blobs)
 
 
 def _call(net: Net, position: int, op: Op, names: dict[str, str], kept: set[str]) -> list[str]:
@@ -305,7 +330,14 @@ def net_index(net: Net, parameter: str) -> int:
 
 
 def _compile(
-    net: Net, index: int, ops: Sequence[Op], source: str, parameters: Mapping[str, Any], bundled: frozenset[int]
+    net: Net,
+    index: int,
+    ops: Sequence[Op],
+    source: str,
+    parameters: Mapping[str, Any],
+    *,
+    bundled: frozenset[int],
+    touches: Touches,
 ) -> Callable[[Values, Send, int], None]:
     space: dict[str, Any] = {
         f"p{i}": parameters[name] for i, name in enumerate(net.parameters) if any(name in op.inputs for op in ops)
@@ -318,6 +350,7 @@ def _compile(
             kernel = _bound_to_bundles(net, op, parameters) if i in bundled else _bound(net, op, parameters)
             kernel = _one_at_a_time(kernel) if OPS[op.type].exclusive else kernel
             space[f"k{i}"] = _copying(kernel) if _views_parameter(net, op) else kernel
+    space |= {f"t{place}": touch for place, (_, touch) in touches.items()}
     exec(compile(source, f"<{net.name} stage {index}>", "exec"), space)
     run: Callable[[Values, Send, int], None] = space[f"stage_{index}"]
     return run

@@ -97,8 +97,8 @@ class RunningRole:
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
         self._saver = Saver(
-            name, lambda: {**self.store, **self._parts.row_numbers()}, on_change, apart=self._parts.is_private
-        )
+            name, lambda: {**self.store, **self._parts.row_numbers()}, on_change, apart=self._parts.is_private, marks=self._parts.marks,
+        )  # fmt: skip
         self._usage = ThreadUsage(self._threads, self.store.values) if network.is_shared else ProcessUsage()
         self._build()
 

@@ -1,7 +1,8 @@
-"""Which rows of tensors are not as in a file that was written before, found by looking: no step of any op, cache or strategy has to tell."""
+"""Which rows of tensors are not as in a file that was written before: as the steps that change them tell, or found by looking, where some step does not."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from htrain.executor.engine.marks import Snapshot
 from htrain.executor.record.checkpoint import Base
-from htrain.executor.record.tensor_file import CHANGED, TensorFile, Values, file_of, places_in
+from htrain.executor.record.tensor_file import CHANGED, Streamed, TensorFile, Values, file_of, places_in
 from htrain.jit import njit
 
 _LEAST_BYTES = 1 << 16  # of a tensor whose rows are looked at: a smaller one is written whole
@@ -53,6 +55,28 @@ def changed_since(
         os.close(descriptor)
 
 
+def marked(snapshot: Snapshot) -> dict[str, Values]:
+    """The tensors of a snapshot, whole, or the rows that have changed and their numbers; to be written while steps go on."""
+    found: dict[str, Values] = {}
+    for name, tensor in snapshot.tensors.items():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if snapshot.is_whole:
+            found[name] = Values(kind, tuple(tensor.shape), [Streamed(tensor.nbytes, partial(snapshot.whole, name))])
+        else:
+            found |= _marked_rows(name, tensor, kind, snapshot)
+    return found
+
+
+def _marked_rows(name: str, tensor: torch.Tensor, kind: str, snapshot: Snapshot) -> dict[str, Values]:
+    numbers: list[memoryview] = []  # there once the rows have been written: a file has them behind
+    count = snapshot.num_rows(name)
+    rows = Streamed(count * (tensor.nbytes // len(tensor)), partial(snapshot.changed, name, numbers))
+    return {
+        name: Values(kind, (count, *tensor.shape[1:]), [rows]),
+        f"{name}{CHANGED}": Values("int32", (count,), [Streamed(count * 4, lambda: numbers)]),
+    }
+
+
 def warm_up(tensors: Iterable[torch.Tensor]) -> None:
     """Compile what looks for rows of these, where it is not yet: a process that is forked beside threads cannot."""
     for each in tensors:
@@ -88,6 +112,7 @@ def _changed_rows(
 ) -> dict[str, Values]:
     """The rows of one tensor that are not as in the file, from `place` on, and their numbers."""
     (part,), row_bytes = values.parts, values.num_bytes // values.shape[0]
+    assert isinstance(part, memoryview)
     at_once = max(1, _AT_ONCE // row_bytes)
     address = np.frombuffer(part, np.uint8).__array_interface__["data"][0]
     rows, kept = _buffers(row_bytes, _word(row_bytes, address), at_once)

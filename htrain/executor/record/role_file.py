@@ -36,7 +36,8 @@ def save_role(folder: Path, role: str, tensors: Mapping[str, torch.Tensor]) -> S
 
 
 def write_role(folder: Path, role: str, file: TensorFile) -> SavedFile:
-    """The same for what is ready to be written: by system calls alone, so that a process that was forked beside threads can do it. Raises CheckpointError."""
+    """The same for what is ready to be written: by system calls alone, so that a process that was forked beside threads can do it. Raises CheckpointError, and
+    what a stream raises."""
     path = folder / file_name(role)
     partial = path.with_suffix(".partial")
     try:
@@ -48,10 +49,12 @@ def write_role(folder: Path, role: str, file: TensorFile) -> SavedFile:
             os.close(descriptor)
         os.replace(partial, path)
         sync_path(path.parent)
-    except OSError as error:
+    except Exception as error:
         with suppress(OSError):
             partial.unlink()
-        raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from error
+        if isinstance(error, OSError):
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from error
+        raise
     return SavedFile(path.name, file.num_bytes, digest)
 
 

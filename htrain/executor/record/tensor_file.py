@@ -6,7 +6,7 @@
 import json
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,21 @@ DTYPES = {
     "bool": "BOOL",
 }  # fmt: skip
 CHANGED = ":changed"  # ends the name of the numbers of those rows of a tensor that a file has
-_WRITE_BYTES = 1 << 22  # at a time: they are summed up and written while a core has them at hand
+_WRITE_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """So many bytes that are made piece by piece when they are written; a piece is good until the next."""
+
+    num_bytes: int
+    pieces: Callable[[], Iterable[memoryview]]
+
+    def __len__(self) -> int:
+        return self.num_bytes
+
+
+Part = memoryview | Streamed
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,7 @@ class Values:
 
     dtype: str
     shape: tuple[int, ...]
-    parts: Sequence[memoryview]
+    parts: Sequence[Part]
 
     @property
     def num_bytes(self) -> int:
@@ -40,21 +54,29 @@ class Values:
 
 @dataclass(frozen=True)
 class TensorFile:
-    """What is to be written: `parts` one behind the other, the header first, `num_bytes` in all. Writing it needs no more than system calls."""
+    """What is to be written: `parts` one behind the other, the header first, `num_bytes` in all. Writing it needs no more than system calls, where none is
+    streamed."""
 
-    parts: Sequence[memoryview]
+    parts: Sequence[Part]
     num_bytes: int
 
     def write(self, descriptor: int) -> int:
-        """Write it to an open file; the CRC-32 of all of it. Raises OSError."""
+        """Write it to an open file; the CRC-32 of all of it. Raises OSError, and what a stream raises."""
         digest = 0
         for part in self.parts:
-            for first in range(0, len(part), _WRITE_BYTES):
-                piece = part[first : first + _WRITE_BYTES]
+            for piece in _pieces(part):
                 digest = zlib.crc32(piece, digest)
-                while piece:
-                    piece = piece[os.write(descriptor, piece) :]
+                left = piece
+                while left:
+                    left = left[os.write(descriptor, left) :]
         return digest
+
+
+def _pieces(part: Part) -> Iterable[memoryview]:
+    """Its bytes, so many at a time as a core has at hand while they are summed up and written."""
+    if isinstance(part, Streamed):
+        return part.pieces()
+    return (part[first : first + _WRITE_BYTES] for first in range(0, len(part), _WRITE_BYTES))
 
 
 def tensor_file(tensors: Mapping[str, torch.Tensor]) -> TensorFile:
@@ -75,7 +97,7 @@ def file_of(values: Mapping[str, Values]) -> TensorFile:
     # The widest first: whoever maps the file finds each at a multiple of its elements' size.
     order = sorted(values, key=lambda name: (-values[name].element_bytes, name))
     entries: dict[str, object] = {}
-    parts: list[memoryview] = []
+    parts: list[Part] = []
     end = 0
     for name in order:
         each = values[name]
