@@ -37,8 +37,20 @@ class Ledger(nn.Module):
 
 
 def ledger_plan(cluster: Cluster, **flags: object) -> Plan:
-    """A plan that trains it."""
-    said = {"batch_size": 32, "sparse_optimizer": "sgd", "sparse_lr": 1.0, "dense_lr": 0.001, "loss": "own", **flags}
+    """A plan that trains it. Where steps can be counted they are, and run one after another: Hogwild's may lose what another writes to the same row in the same
+    moment.
+    """
+    cannot = "cache" in flags or cluster.sparse_ps_processes > 1
+    counted = {} if cannot else {"sparse_schedule": "steps", "sparse_schedule_gamma": 1.0}
+    said = {
+        "batch_size": 32,
+        "sparse_optimizer": "sgd",
+        "sparse_lr": 1.0,
+        "dense_lr": 0.001,
+        "loss": "own",
+        **counted,
+        **flags,
+    }
     example = {"dense": torch.zeros(4, 13), "sparse": torch.zeros(4, 26, dtype=torch.long), "label": torch.zeros(4)}
     return htrain.compile(Ledger(), data=DATA, cluster=cluster, options=with_flags(**said), example_inputs=example)
 
