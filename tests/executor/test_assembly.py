@@ -6,13 +6,19 @@ from pathlib import Path
 import pytest
 from small_dlrm import small_dlrm
 
+import htrain
 from htrain.compiler.pipeline import compile_net
 from htrain.executor.assembly import Assembly
 from htrain.frontend.captured import Captured
 from htrain.plan.plan import Plan, load_part, load_plan
-from htrain.spec.cluster import Cluster
+from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.dense_sync import Bmuf, DenseSync, Easgd
+from htrain.spec.optimizers import SPARSE_OPTIMIZERS
 from htrain.spec.tree import with_flags
+
+MODELS = Path(__file__).parents[2] / "models"
+DATA = "synthetic:?table_rows=20000"
+ALONE, SERVED = this_machine(trainers=1, group_ps=0, sparse_ps=0), this_machine(trainers=1, group_ps=1, sparse_ps=1)
 
 
 def planned(sync: DenseSync, *, dense_ps: int) -> Plan:
@@ -57,3 +63,36 @@ def test_a_group_does_not_fill_the_centres_of_another() -> None:
     }
     assert len(hosts) > 1
     assert not any("center_group_1_" in name for name in filled(plan, "group_ps:0:0") + filled(plan, "group_ps:2:0"))
+
+
+@pytest.mark.parametrize("cluster", [ALONE, SERVED], ids=["alone", "served"])
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [*(("dlrm.py", kind) for kind in SPARSE_OPTIMIZERS), ("deepfm.py", "sgd"), ("deepfm.py", "ftrl")],
+)
+def test_all_rows_have_marks_where_no_cache_is(model: str, cluster: Cluster, optimizer: str) -> None:
+    plan = htrain.compile(
+        str(MODELS / model), data=DATA, cluster=cluster, options=with_flags(batch_size=64, sparse_optimizer=optimizer)
+    )
+    (role,) = [role for role in plan.cluster.roles if role.startswith("sparse_ps" if cluster is SERVED else "trainer")]
+    parts = Assembly(plan, role, replicas=2)
+    assert parts.marks
+    held = plan.net_of(parts.device).parameters
+    rows = {name for name, each in held.items() if each.kind == "table"}
+    rows |= {
+        name
+        for name, each in held.items()
+        if each.kind == "state" and each.of in rows and each.shape and each.shape[0] == held[each.of].shape[0]
+    }
+    assert rows
+    assert rows - parts.marks.told().keys() == set()
+
+
+@pytest.mark.parametrize("flags", [{"cache": "het"}, {"cache": "lookahead"}], ids=str)
+def test_no_rows_have_marks_where_a_cache_writes_them(flags: dict[str, str]) -> None:
+    plan = htrain.compile(
+        str(MODELS / "dlrm.py"), data=DATA, cluster=SERVED, options=with_flags(batch_size=64, **flags)
+    )
+    parts = Assembly(plan, "sparse_ps:0", replicas=1)
+    assert parts.marks
+    assert not parts.marks.told()
