@@ -1,9 +1,12 @@
 """Roles on hosts of their own, which share a run folder and data and nothing else: namespaces with Debian's hosts file. Skipped without root."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +27,8 @@ CAN = (
 )
 pytestmark = pytest.mark.skipif(not CAN, reason="wants root, ip, tc and namespaces")
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+GCS = "10.77.0.1:6379"  # where nodes of Ray find their head
+MEMORY = 400 << 20  # bytes of a role
 ROLES = ("trainer:0:0", "trainer:1:0", "sparse_ps:0", "sparse_ps:1")
 
 
@@ -42,6 +47,46 @@ def on(host: str, hidden: Path, words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(inside, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+class Nodes:
+    """A cluster of Ray with a node of one core on each host of a lab; the first is its head."""
+
+    def __init__(self, lab: Lab, plan: Path, temporary: Path) -> None:
+        self._plan, self._head = plan, lab.hosts[0]
+        self.started: list[subprocess.Popen[str]] = []
+        self._temporary = temporary
+        for number, host in enumerate(lab.hosts, 1):
+            where = ["--address", GCS] if number > 1 else ["--head", "--port", "6379", "--include-dashboard", "false"]
+            where += ["--node-ip-address", f"10.77.0.{number}", "--num-cpus", "1", "--object-store-memory", "80000000"]
+            where += ["--temp-dir", str(temporary)] if number == 1 else []
+            self.started.append(self.on(host, ["start", "--block", "--disable-usage-stats", *where]))
+            if number == 1:
+                self._wait()
+
+    def on(self, host: str, words: list[str]) -> subprocess.Popen[str]:
+        hidden = self._plan.parents[1] / "nothing" if host == self._head else self._plan.parent
+        return on(host, hidden, [sys.executable, "-m", "ray.scripts.scripts", *words])
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 120
+        while True:
+            asked = self.on(self._head, ["status", "--address", GCS])
+            _, said = asked.communicate(timeout=120)
+            if asked.returncode == 0:
+                return
+            assert time.monotonic() < deadline, said
+            assert self.started[0].poll() is None, said
+
+
+@pytest.fixture
+def nodes(lab: Lab, made: tuple[Path, str]) -> Iterator[Nodes]:
+    pytest.importorskip("ray", reason="no Ray here: pip install ray")
+    folder = tempfile.mkdtemp(dir="/tmp")  # Ray's sockets lie in it, whose paths must be short
+    begun = Nodes(lab, made[0], Path(folder))
+    yield begun
+    end(begun.started)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def end(processes: list[subprocess.Popen[str]]) -> None:
     for process in processes:
         if process.poll() is None:
@@ -58,7 +103,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         (folder / name).mkdir()
     data = libfm(folder / "data" / "a.libfm", 320)
     options = with_flags(batch_size=16, net_replicas=1, dense_sync="allreduce")
-    cluster = this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=2)
+    cluster = this_machine(
+        groups=2, trainers=1, group_ps=0, sparse_ps=2, host_cores=4, trainer_memory=MEMORY, sparse_ps_memory=MEMORY
+    )
     htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=options).save(folder / "launcher" / "plan")
     return folder / "launcher" / "plan", data
 
@@ -85,6 +132,24 @@ def test_hosts_that_share_no_plan_and_whose_names_are_loopbacks_train_together(
         end(started)
     assert load_measured(tmp_path / "run").eps > 0
     assert all(carried.received > 20_000 for carried in lab.traffic().values()), "values went over the links"
+
+
+def test_ray_starts_the_same_plan_on_the_same_hosts(
+    nodes: Nodes, lab: Lab, made: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, data = made
+    monkeypatch.setenv("RAY_ADDRESS", GCS)
+    words = [HTRAIN, "run", str(plan), "--data", data, "--out", str(tmp_path / "run"), "--on", "ray"]
+    process = on(lab.hosts[0], plan.parents[1] / "nothing", [*words, "--network", "10.77.0.0/16"])
+    try:
+        _, said = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+        assert "Traceback" not in said
+    finally:
+        end([process])
+    assert load_measured(tmp_path / "run").eps > 0
+    assert set(re.findall(r"(\S+): process \d+ on", said)) == set(ROLES)
+    assert len(set(re.findall(r"process \d+ on (\S+)", said))) > 1
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec here: pip install mpich mpi4py")
