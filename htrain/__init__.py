@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from htrain.errors import Error
     from htrain.extending.policies import register_policy
     from htrain.extending.strategies import register_strategy
-    from htrain.ops.base import Cost, OpDef
+    from htrain.ops.base import Cost, OpDef, RowChange
     from htrain.ops.user_ops import register
     from htrain.plan.plan import Plan
     from htrain.preparing import advise, collisions, features, pack, partition, vocabulary
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression",
     "ConstantRate", "CosineDecay", "Cost", "DenseSync", "Easgd", "Elsewhere", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LazyMomentum",
-    "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowwiseAdagrad",
-    "RowwiseAdam", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile", "evaluate", "export",
+    "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowChange",
+    "RowwiseAdagrad", "RowwiseAdam", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile", "evaluate", "export",
     "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve", "simulate", "size", "vocabulary",
 ]  # fmt: skip
 __version__ = "0.1.0"
@@ -86,6 +86,7 @@ _HOMES = {
     "Error": "htrain.errors",
     "Cost": "htrain.ops.base",
     "OpDef": "htrain.ops.base",
+    "RowChange": "htrain.ops.base",
     "register": "htrain.ops.user_ops",
     "register_policy": "htrain.extending.policies",
     "register_strategy": "htrain.extending.strategies",
