@@ -54,8 +54,9 @@ __all__ = [
     "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression",
     "ConstantRate", "CosineDecay", "Cost", "DenseSync", "Easgd", "Elsewhere", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LazyMomentum",
     "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowChange",
-    "RowwiseAdagrad", "RowwiseAdam", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile", "evaluate", "export",
-    "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve", "simulate", "size", "vocabulary",
+    "RowwiseAdagrad", "RowwiseAdam", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile",
+    "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve", "simulate",
+    "size", "vocabulary",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
