@@ -25,7 +25,7 @@ import torch
 
 from htrain.net.net import BatchDim, Blob, Net, Op, numel
 from htrain.ops import lookahead_loops
-from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+from htrain.ops.base import Cost, OpDef, Signature, changes_rows, no_outputs
 from htrain.ops.cache_rates import ShardRates
 from htrain.ops.expectation import Counts, Expectation
 
@@ -227,6 +227,7 @@ DEFINITIONS = (
         _write_back_cost,
         None,
         effects=True,
+        changes=changes_rows,
         on_host=True,
         phase="push",
         work="scatter",

@@ -121,7 +121,8 @@ def _steps(train: Net) -> Iterator[str]:
 def _changes(train: Net) -> Iterator[str]:
     for op in train.ops:
         for change in OPS[op.type].changes(op):
-            if change.ids not in op.inputs or not set(change.tensors) <= OPS[op.type].written(op):
+            own = set(op.inputs) if OPS[op.type].phase == "push" else OPS[op.type].written(op)
+            if change.ids not in op.inputs or not set(change.tensors) <= own:
                 yield f"{op.label} tells of changes of {', '.join(change.tensors)} by '{change.ids}', which are not what it writes to and takes"
 
 

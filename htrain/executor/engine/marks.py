@@ -76,8 +76,8 @@ class Marks:
         num_bytes = sum(t.nbytes for t in tables.values() if isinstance(t, torch.Tensor))
         for op in net.ops:
             told = {name for change in OPS[op.type].changes(op) for name in change.tensors}
-            is_silent = OPS[op.type].serves_cache or OPS[op.type].phase == "push"  # it says so by these
-            self._untold |= (set(op.inputs) if is_silent else OPS[op.type].written(op)) - told
+            pushes = OPS[op.type].phase == "push"  # of rows of caches: it says so by that alone
+            self._untold |= (set(op.inputs) if pushes else OPS[op.type].written(op)) - told
         for change in changes if num_bytes >= self._least_bytes else ():
             self._mark(change, [parameters[name] for name in change.tensors])
 

@@ -188,7 +188,7 @@ def test_who_reads_a_snapshot_that_nobody_waits_for_is_told() -> None:
 
 @pytest.mark.parametrize("op", [
     Op("Relax", ("t", "x"), (), {}, HERE),
-    Op("WriteBack", ("t", "t.s", "ids", "x"), (), {"first_row": 0}, HERE),
+    Op("HetPush", ("server", "t", "t.s", "ids", "x"), (), {}, HERE),
 ])  # fmt: skip
 def test_a_table_that_something_writes_to_without_a_word_is_not_told_of(op: Op) -> None:
     store = first_values(torch.Generator().manual_seed(1))
