@@ -40,9 +40,10 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
-def on(host: str, hidden: Path, words: list[str]) -> subprocess.Popen[str]:
-    """A command on a host, which bears its name, and does not see what lies in a folder that is hidden from it."""
-    script = f'hostname {host} && mount -t tmpfs none "{hidden}" && exec "$@"'
+def on(host: str, hidden: Path, words: list[str], *more: Path) -> subprocess.Popen[str]:
+    """A command on a host, which bears its name, and does not see what lies in folders that are hidden from it."""
+    hide = " && ".join(f'mount -t tmpfs none "{folder}"' for folder in (hidden, *more))
+    script = f'hostname {host} && {hide} && exec "$@"'
     inside = ["ip", "netns", "exec", host, "unshare", "--uts", "--mount", "sh", "-c", script, "sh", *words]
     return subprocess.Popen(inside, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -51,9 +52,8 @@ class Nodes:
     """A cluster of Ray with a node of one core on each host of a lab; the first is its head."""
 
     def __init__(self, lab: Lab, plan: Path, temporary: Path) -> None:
-        self._plan, self._head = plan, lab.hosts[0]
+        self._plan, self._head, self._temporary = plan, lab.hosts[0], temporary
         self.started: list[subprocess.Popen[str]] = []
-        self._temporary = temporary
         for number, host in enumerate(lab.hosts, 1):
             where = ["--address", GCS] if number > 1 else ["--head", "--port", "6379", "--include-dashboard", "false"]
             where += ["--node-ip-address", f"10.77.0.{number}", "--num-cpus", "1", "--object-store-memory", "80000000"]
@@ -63,8 +63,10 @@ class Nodes:
                 self._wait()
 
     def on(self, host: str, words: list[str]) -> subprocess.Popen[str]:
-        hidden = self._plan.parents[1] / "nothing" if host == self._head else self._plan.parent
-        return on(host, hidden, [sys.executable, "-m", "ray.scripts.scripts", *words])
+        said = [sys.executable, "-m", "ray.scripts.scripts", *words]
+        if host == self._head:
+            return on(host, self._plan.parents[1] / "nothing", said)
+        return on(host, self._plan.parent, said, self._temporary)  # whose sockets would be taken for one's own
 
     def _wait(self) -> None:
         deadline = time.monotonic() + 120

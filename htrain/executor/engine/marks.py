@@ -189,7 +189,7 @@ class _Touch:
         snapshot = self._marks.snapshot
         if snapshot:
             for (change, table, _), each in zip(self._changes, lists, strict=True):
-                snapshot.keep(table, each, change.first_row)
+                snapshot.keep(table, np.ascontiguousarray(each), change.first_row)
         else:
             addresses = np.array([each.__array_interface__["data"][0] for each in lists], np.int64)
             counts = np.array([each.size for each in lists], np.int64)

@@ -52,6 +52,11 @@ class _Writing(threading.Thread):
         self.snapshot.close()
         self._on_end()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has nothing to do with the store any more."""
+        return self.saved is not None or self.error is not None
+
     def give_up(self) -> None:
         """Steps go on as if there were none, and it comes to an end as soon as the store lets it."""
         self.snapshot.cancel()
@@ -104,7 +109,7 @@ class Saver:
         if not tensors:
             self._ended({})
             return
-        if self._writing and self._writing.is_alive():
+        if self._writing and not self._writing.has_ended:
             self._ended(self._refused(CheckpointError(f"{folder}: the store still holds up the share before")))
             return
         if self._begin_beside(folder, last, tensors):
