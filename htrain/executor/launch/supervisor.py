@@ -268,6 +268,13 @@ class _Playing:
             process.kill()
             process.join(_LAST_SECONDS)  # one that waits for a disk never comes back to itself
             self._living.remove(process)
+            self._let_go(process)
+
+    def _let_go(self, process: BaseProcess) -> None:
+        """Keep nothing of a process that has ended: each has two open files here, and roles are begun again as often as they must."""
+        if process.exitcode is not None:
+            del self._processes[process]
+            process.close()
 
     def _fork(self, roles: list[str], assignment: Assignment) -> None:
         arguments = roles, assignment, self._connection, self._journals.get(roles[0])
@@ -286,6 +293,7 @@ class _Playing:
                 self._living.remove(process)
                 for role in self._processes[process]:
                     _say(self._connection, Ended(role, process.exitcode or 0))
+                self._let_go(process)
         return self._connection.recv_bytes() if self._goes_on else b""
 
     @property

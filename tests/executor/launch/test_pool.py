@@ -175,6 +175,23 @@ def test_a_role_that_may_be_alone_is_begun_again_while_others_stay(start: Maker)
     assert not pool.can_begin_again("sparse_ps:0")
 
 
+def test_a_supervisor_keeps_no_files_of_the_processes_that_others_have_followed(start: Maker) -> None:
+    """A run may have roles begun again for weeks, and a process 1,024 files."""
+    pool = start()
+    supervisor, role = supervisor_of(pool), "trainer:0:0"
+    before = supervisor.num_fds()
+    for lives in (True, False, True, False):
+        if not lives:
+            os.kill(pool.pids[role], signal.SIGKILL)
+            await_end(pool, role)
+        pool.begin_again(role, "")
+        deadline = time.monotonic() + 20
+        while not pool.lives(role) and time.monotonic() < deadline:
+            select.select(pool.descriptors, [], [], 1.0)
+    assert pool.lives(role)
+    assert supervisor.num_fds() == before
+
+
 def await_end(pool: RoleProcesses, role: str) -> None:
     deadline = time.monotonic() + 20
     while pool.lives(role) and time.monotonic() < deadline:
