@@ -60,22 +60,32 @@ def run_plan(
     Ctrl-C or SIGTERM, once a checkpoint has been written; with as little lost, what kept a checkpoint from being validated; PublishError, where the last
     version is not published; and UsageError for retries where roles cannot be started again.
     """
+    _require_that_roles_can_be_begun_again(settings, hosting, retries)
     if isinstance(hosting, Elsewhere) or hosting == "ray":
         most = _RETRIES if retries == "auto" else retries
         with _met(hosting, settings, num_threads) as meeting:
             return _run_joined(settings, beside, meeting, begin=begin, retries=most, console=console)
-    if retries not in ("auto", 0) and hosting != "processes":
-        where = (
-            "under mpiexec, which ends all ranks with the first" if hosting == "mpi" else "as threads of one process"
-        )
-        raise UsageError(
-            f"--retries {retries}: roles cannot be started again {where}: leave it out, or run them as processes"
-        )
     most = (_RETRIES if hosting == "processes" else 0) if retries == "auto" else retries
     if hosting == "mpi":
         return _run_rank(settings, beside, begin=begin, num_threads=num_threads, console=console)
     pools = LocalPools(hosting, num_threads)
     return _run(settings, beside, pools, begin=begin, retries=most, console=console)
+
+
+def _require_that_roles_can_be_begun_again(
+    settings: RunSettings, hosting: Hosting | Elsewhere, retries: MostRetries
+) -> None:
+    """Raises UsageError for what is asked for of roles that are lost, where none is begun again."""
+    places = {"mpi": "under mpiexec, which ends all ranks with the first", "threads": "as threads of one process"}
+    where = "" if isinstance(hosting, Elsewhere) else places.get(hosting, "")
+    asked = f"--retries {retries}" if retries not in ("auto", 0) else ""
+    asked = asked or ("--retry partial" if settings.retry == "partial" else "")
+    if where and asked:
+        raise UsageError(f"{asked}: roles cannot be started again {where}: leave it out, or run them as processes")
+    if settings.retry == "partial" and retries == 0:
+        raise UsageError(
+            "--retry partial has no effect with --retries 0, which ends the run with the first role that is lost: leave one of them out"
+        )
 
 
 @contextmanager

@@ -29,7 +29,14 @@ def why_not_partial(plan: Plan, settings: RunSettings) -> str:
     """Why sparse PSs of a plan are never begun again alone, in words; "" where they may be."""
     # A version says which rows have changed since the last: who is begun again does not know.
     publishes = "the run publishes versions" if settings.publishing else ""
-    return publishes or _why_together(plan, settings)
+    return publishes or _why_together(plan, settings) or _why_no_rows(settings)
+
+
+def _why_no_rows(settings: RunSettings) -> str:
+    """Why there is no checkpoint in a run, before its end, whose rows a sparse PS could go on with; "" where there is."""
+    has_one = settings.restore and not all(settings.begin_with)
+    makes_any = settings.checkpoint_seconds != "end" or settings.valid_every
+    return "" if has_one or makes_any else "no checkpoint is made before the end"
 
 
 def _why_together(plan: Plan, settings: RunSettings) -> str:

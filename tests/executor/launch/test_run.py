@@ -1,6 +1,7 @@
-"""What a run is told of hosts, before it begins."""
+"""What a run is told of hosts, and of roles that are lost, before it begins."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,4 +23,25 @@ from htrain.errors import UsageError
 def test_networks_are_for_hosts_that_reach_each_other(said: dict[str, str], why: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=why):
         htrain.run(tmp_path, data="synthetic:", out=tmp_path / "run", **said)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"hosting": "threads"}, "--retry partial: roles cannot be started again as threads of one process"),
+        ({"hosting": "mpi"}, "--retry partial: roles cannot be started again under mpiexec, which ends all ranks"),
+        ({"hosting": "mpi", "retries": 2}, "--retries 2: roles cannot be started again under mpiexec, which ends all"),
+        ({"retries": 0}, "--retry partial has no effect with --retries 0, which ends the run with the first role"),
+        (
+            {"hosting": htrain.Elsewhere("127.0.0.1:0", secret="none"), "retries": 0},
+            "--retry partial has no effect with --retries 0",
+        ),
+    ],
+)
+def test_roles_are_not_to_go_back_alone_where_none_is_begun_again(
+    said: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        htrain.run(tmp_path, data="synthetic:", out=tmp_path / "run", retry="partial", **said)
     assert not (tmp_path / "run").exists()

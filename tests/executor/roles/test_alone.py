@@ -175,6 +175,9 @@ def test_a_trainer_that_is_silent_for_too_long_is_followed_by_another_where_one_
         ({}, {}, {}, ""),
         ({}, {}, {"deterministic": True}, "the run is deterministic, or stops after a step"),
         ({}, {}, {"publishing": Publishing("s3://a", {})}, "the run publishes versions"),
+        ({}, {}, {"checkpoint_seconds": "end", "restore": ""}, "no checkpoint is made before the end"),
+        ({}, {}, {"checkpoint_seconds": "end", "restore": "", "valid_every": 100}, ""),
+        ({}, {}, {"checkpoint_seconds": "end"}, ""),
         ({"group_ps": 0, "trainers": 1}, {}, {}, "trainers keep weights, as without group PSs"),
         ({"group_ps": 0, "trainers": 1, "groups": 2}, {"dense_sync": "allreduce"}, {}, "trainers step together"),
         ({}, {"cache": "het", "cache_capacity": "40%"}, {}, "trainers keep rows"),
@@ -188,7 +191,9 @@ def test_a_run_in_which_no_sparse_ps_can_go_back_alone_says_why(
     assert why_not_partial(plan, said) == why
     roles = can_be_alone(plan, said)
     assert ("sparse_ps:0" in roles) == (not why)
-    assert ("trainer:0:0" in roles) == (why in ("", "the run publishes versions"))
+    assert ("trainer:0:0" in roles) == (
+        why in ("", "the run publishes versions", "no checkpoint is made before the end")
+    )
     assert can_be_alone(plan, replace(said, retry="whole")) == ()
 
 
