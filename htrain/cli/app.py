@@ -23,6 +23,7 @@ from htrain.cli.flags import (
     checkpoint_flag,
     cluster_flags,
     cluster_of,
+    documents,
     fc_splits,
     json_flag,
     liveness_flag,
@@ -337,7 +338,7 @@ def run(
         hosting == "processes" and not elsewhere and "torch" not in sys.modules
     ):  # what has been loaded has read another environment
         os.environ.update(role_environment(intra_op_threads))
-        import_module("htrain.executor.launch.supervisor").fork_supervisor()
+        import_module("htrain.executor.launch.supervisor").fork_supervisor(documents())
     with rank.said_once():
         result = htrain.run(
             plan,

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TextIO, get_args
 
 import click
 from click.core import ParameterSource
@@ -306,8 +306,13 @@ def finite(value: Any) -> Any:
 
 def put(document: Mapping[str, Any], text: str, as_json: bool) -> None:
     """The command's document on standard output: as JSON, or as text that a terminal can show."""
-    documents = click.get_current_context().meta[_DOCUMENTS]
-    click.echo(json.dumps(finite(document), indent=1) if as_json else printable(text.rstrip("\n")), file=documents)
+    click.echo(json.dumps(finite(document), indent=1) if as_json else printable(text.rstrip("\n")), file=documents())
+
+
+def documents() -> TextIO:
+    """Standard output, as the command that runs has it."""
+    found: TextIO = click.get_current_context().meta[_DOCUMENTS]
+    return found
 
 
 def tell(text: str) -> None:

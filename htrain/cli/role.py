@@ -9,7 +9,7 @@ from typing import Literal, NoReturn
 
 import click
 
-from htrain.cli.flags import Command, FilePath, Finite, require_beside, tell
+from htrain.cli.flags import Command, FilePath, Finite, documents, require_beside, tell
 from htrain.errors import UsageError
 from htrain.executor.launch.environment import role_environment
 from htrain.spec.settings import Elsewhere
@@ -66,7 +66,7 @@ def role(
     """
     if "torch" not in sys.modules:  # what has been loaded has read another environment
         os.environ.update(role_environment(intra_op_threads))
-        import_module("htrain.executor.launch.supervisor").fork_supervisor()
+        import_module("htrain.executor.launch.supervisor").fork_supervisor(documents())
     found = import_module("htrain.executor.launch.joining")
     host, port = import_module("htrain.executor.host.address").split_port("--launcher", launcher)
     found.require_roles(roles)

@@ -14,6 +14,7 @@ from htrain.cli.flags import (
     Finite,
     PlanCommand,
     checkpoint_flag,
+    documents,
     json_flag,
     liveness_flag,
     put,
@@ -63,7 +64,7 @@ def serve(
     import_module("htrain.executor.record.run_folder").refuse_owned(run_folder_of(out, resume, begin_with))
     if "torch" not in sys.modules:  # what has been loaded has read another environment
         os.environ.update(role_environment(1))
-        import_module("htrain.executor.launch.supervisor").fork_supervisor()
+        import_module("htrain.executor.launch.supervisor").fork_supervisor(documents())
     result = htrain.serve(plan, out=out or "", resume=resume or "", begin_with=begin_with or "", **settings)
     put(
         {"checkpoint": str(result.checkpoint), "seconds": result.train_seconds},

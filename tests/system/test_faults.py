@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from whole_runs import (
     let_go,
     libfm,
     start,
+    start_anew,
     start_held,
     wait_for_a_checkpoint,
     wait_for_examples,
@@ -242,6 +244,20 @@ def test_a_role_that_is_stopped_is_told_of_as_slow_and_then_given_up_by_name(
     )
     assert "--liveness-seconds gives it longer" in lines[-1]
     assert not psutil.wait_procs(family, timeout=5)[1]
+
+
+def test_a_trainer_that_has_waited_for_too_long_says_for_whom(small: tuple[Path, str], tmp_path: Path) -> None:
+    """In a run that a shell has started: its end was that of a process with status 1, which could not say why."""
+    folder = tmp_path / "run"
+    process = start_anew(*small, "--out", str(folder), *ENDLESS, "--deadline-seconds", "2")
+    try:
+        wait_until_all_train(folder, process, "trainer:0:0", "trainer:1:0")
+        os.kill(roles_of(folder)["sparse_ps:0"], signal.SIGSTOP)
+        ended = last_line(process)
+    finally:
+        process.kill()
+        process.communicate()
+    assert re.match(r"htrain: trainer:\d:0/\d: nothing from sparse_ps:0 for 2 s at step \d+; ", ended), ended
 
 
 def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(small: tuple[Path, str], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 import psutil
@@ -148,8 +149,8 @@ def start_supervisor(num_threads: int) -> Supervisor:
     return Supervisor(process, ours)
 
 
-def fork_supervisor() -> None:
-    """Fork the supervisor of the run that this process is going to launch.
+def fork_supervisor(document: TextIO | None = None) -> None:
+    """Fork the supervisor of the run that this process is going to launch. `document` is where this process writes to standard output, if not to `sys.stdout`.
 
     Requires: the environment is `role_environment`'s, and was before torch was loaded.
     Ensures: nothing where a library has begun a thread, with which no process can be forked safely.
@@ -157,25 +158,27 @@ def fork_supervisor() -> None:
     if psutil.Process().num_threads() > 1:
         return
     ours, theirs = multiprocessing.Pipe()
-    sys.stdout.flush()
+    document = document or sys.stdout
+    document.flush()
     sys.stderr.flush()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the launcher's handlers are not for its child
     pid = os.fork()
     if pid == 0:
         ours.close()
-        _be_forked(theirs)
+        _be_forked(theirs, document)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     theirs.close()
     _forked.append(Supervisor(psutil.Process(pid), ours))
 
 
-def _be_forked(connection: Connection) -> None:
-    """The child: supervise, then leave without the launcher's own way out."""
+def _be_forked(connection: Connection, document: TextIO) -> None:
+    """The child: supervise, then leave without the launcher's own way out, and without its document."""
     status = 1
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout.close()  # the launcher's document
+        if document is not sys.stderr:  # by which roles tell of what ends them, and Python of what it warns of
+            document.close()
         sys.stdout = sys.stderr
         status = supervise(connection)
     except BaseException as error:

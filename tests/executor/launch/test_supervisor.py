@@ -20,6 +20,23 @@ supervisor.connection.close()
 print(supervisor.process.wait(60))
 """
 
+PRINTS = """
+import os, sys
+from contextlib import redirect_stdout
+from htrain.executor.launch.environment import role_environment
+os.environ.update(role_environment(1))
+import htrain.executor.launch.supervisor as module
+def supervise(connection):
+    print("a role prints")
+    print("and says what ends it", file=sys.stderr)
+    return 7
+module.supervise = supervise
+document = sys.stdout
+with redirect_stdout(sys.stderr):  # as a command has it
+    module.fork_supervisor(document)
+    document.write(str(module.start_supervisor(1).process.wait(60)))
+"""
+
 
 def said(before: str) -> list[str]:
     done = subprocess.run(
@@ -38,3 +55,9 @@ def test_a_process_with_threads_starts_another_instead() -> None:
     first, last = said(begins)
     assert first.startswith("False ")
     assert last == "0"
+
+
+def test_what_roles_say_goes_to_standard_error_and_none_of_it_to_the_document_of_the_command() -> None:
+    done = subprocess.run([sys.executable, "-c", PRINTS], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stderr == "a role prints\nand says what ends it\n"
+    assert done.stdout == "7"
