@@ -177,8 +177,12 @@ class Listening:
         try:
             self._take(message)
         except PeerLost as error:
-            yield from self._missed(error)
+            yield from self._gave_up(message, error)
         yield from self._heard_of()
+
+    def _gave_up(self, message: Message, error: PeerLost) -> Machine[None]:
+        """A role has said that it misses another, or a word of it is missed. Raises PeerLost."""
+        yield from self._missed(error)
 
     def _ended(self, event: Ended) -> Machine[None]:
         """The process of a role has ended by itself. Raises PeerLost."""

@@ -3,11 +3,13 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from htrain.errors import PeerLost
 from htrain.executor.roles.alone import Alone, taken_along
 from htrain.executor.roles.coordination import AskWhetherReplaceable, BeginAgain, Ended, Machine, Reach, Tell
 from htrain.executor.roles.listening import Listening
+from htrain.executor.roles.saving import without_advice
 from htrain.executor.settings import RunSettings
-from htrain.executor.transport.wire import Order
+from htrain.executor.transport.wire import Failed, Message, Order
 from htrain.net.names import TRAINER, role_at, role_of
 from htrain.plan.plan import Plan
 
@@ -38,6 +40,15 @@ class Replacing(Listening):
         if not self._can_go_on_without(role) or not (yield from self._do(AskWhetherReplaceable(role))):
             yield from super()._given_up(role, what)
         yield from self._replace(role, what)
+
+    def _gave_up(self, message: Message, error: PeerLost) -> Machine[None]:
+        """A trainer may have waited just too long for the last steps of one that is away by now, as where that was silent for as long as others wait: it is
+        begun again, too. Raises PeerLost otherwise."""
+        role = message.source if isinstance(message, Failed) and self._alone.away else ""
+        can_go_on = role in self._trainers and self._can_go_on_without(role)
+        if not can_go_on or not (yield from self._do(AskWhetherReplaceable(role))):
+            yield from super()._gave_up(message, error)
+        yield from self._replace(role, without_advice(str(error)))
 
     def _can_go_on_without(self, role: str) -> bool:
         """Whether nobody waits for what this very process of a role was to do, and another may be begun."""

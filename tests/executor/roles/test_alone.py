@@ -73,6 +73,22 @@ def test_of_two_that_are_away_the_one_that_comes_later_need_not_be_told_of_the_o
     assert isinstance(reach, Reach)
 
 
+WAITED = Failed(OTHER, "PeerLost", f"{OTHER}/0: nothing from group_ps:0:0 for 60 s at step 9")
+
+
+def test_a_trainer_that_has_waited_too_long_for_one_that_is_away_is_begun_again_too(driven: Driven) -> None:
+    """One that is silent holds up its group: as long as it may be silent, others wait for an answer."""
+    driven.hear(KILLED)
+    lost = Order("lost", number=3, role=OTHER, incarnation=1)
+    assert driven.hear(WAITED, answer=True) == [AskWhetherReplaceable(OTHER), TellAll(lost), BeginAgain(OTHER)]
+    (reach,) = driven.hear(hello(OTHER, 1))
+    assert isinstance(reach, Reach)
+
+
+def test_a_trainer_that_has_waited_too_long_ends_the_try_where_nobody_is_away(driven: Driven) -> None:
+    assert driven.fails(WAITED).startswith(WAITED.error)
+
+
 PARTIAL = replace(SETTINGS, retry="partial", restore="runs/a/checkpoints/one")
 SERVER = "sparse_ps:0"
 
