@@ -412,6 +412,7 @@ class RunningRole:
             SENT_TO: packed(sent_to),
             "staleness": {str(k): v for k, v in dict(worker.staleness).items()} if worker else {},
             "sync_rounds": self.sync.rounds_done if self.sync else 0,
+            **({"passes": self.server.passes_done} if self.server else {}),
             **({"caches": caches} if caches else {}),
             **({"bytes_reduced": self.collective.bytes_reduced} if self.collective else {}),
             **({"members": self.members.report()} if self.members else {}),
