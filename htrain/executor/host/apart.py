@@ -21,6 +21,7 @@ from htrain.executor.host.process import end_with_parent
 from htrain.executor.host.threads import NICE
 
 _READ_BYTES = 1 << 16
+_ENDING_SECONDS = 10.0
 _MOST_FILES = os.sysconf("SC_OPEN_MAX")
 _FORKING = threading.Lock()  # what is done around a fork is the whole process's, and libraries refuse one beside another (filelock, which torch needs)
 
@@ -57,7 +58,8 @@ class Apart:
         if not is_ready:
             self.kill()
         said = bytes(pieces) if is_ready else f"-its process did not end within {within:.0f} s".encode()
-        while not self._reaped():
+        end = time.monotonic() + _ENDING_SECONDS  # one that waits for a disk which never answers cannot even be killed
+        while not self._reaped() and time.monotonic() < end:
             time.sleep(0.001)  # between the end of what it says and its own
         os.close(self._reading)
         if said[:1] == b"+":

@@ -195,7 +195,9 @@ class Server:
             to = self.machine.destination(peer, state)
             worker.outbox.send_values(to, Values(self.role, state.context, state.batch_size), names, tensors)
 
-        self.machine.began(job)
+        if stage.reads:
+            with self._deciding:  # no trainer is forgotten between the look at whether it is and what follows
+                self.machine.began(job)
         worker.activity.begin("computing")
         began = time.thread_time()
         held = self.machine.holds_back(stage)
