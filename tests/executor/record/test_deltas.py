@@ -1,7 +1,9 @@
 """Shares that hold what has changed alone: whatever becomes of a run, its checkpoints hold what its roles held, read with what they build on."""
 
+import os
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
@@ -182,9 +184,11 @@ MOST = (
 )  # the newest two, the one that each builds on, and one that shares no file with the newest, with what that builds on
 
 
-def test_checkpoints_hold_what_was_whatever_becomes_of_a_run(tmp_path: Path) -> None:
-    Run.folder = tmp_path / "run"
-    run_state_machine_as_test(Run, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))  # type: ignore[no-untyped-call]
+def test_checkpoints_hold_what_was_whatever_becomes_of_a_run() -> None:
+    """In memory where there is such a folder: thousands of files are waited for until they are on a disk, which says nothing of what they hold."""
+    with TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        Run.folder = Path(folder) / "run"
+        run_state_machine_as_test(Run, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))  # type: ignore[no-untyped-call]
 
 
 @settings(max_examples=200, deadline=None)
