@@ -3,8 +3,6 @@
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,9 +47,8 @@ def test_the_python_of_the_readme_runs(commands: Commands, tmp_path: Path) -> No
     for part in ("train", "test"):
         words = ["data", "synth", "criteo", "--rows", "3000", "--part", part, "--out", f"{part}.tsv"]
         assert commands.run(words, tmp_path, timeout=120).returncode == 0
-    script = tmp_path / "script.py"
-    script.write_text(block)
-    run = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    (tmp_path / "script.py").write_text(block)
+    run = commands.run_module("script", [], tmp_path, timeout=120)
     assert run.returncode == 0, run.stderr[-2000:]
     eps, area = run.stdout.split()
     assert float(eps) > 0

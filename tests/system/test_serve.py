@@ -1,7 +1,6 @@
 """`htrain serve` as users run it, and loops that import `htrain.client` alone: the page's own, DistributedDataParallel, Frappe (HET 3, 5.2)."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -102,16 +101,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     for name, text in re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
         (folder / name).write_text(text)
-    run = subprocess.run([sys.executable, "make_plan.py"], cwd=folder, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
+    module_of(folder, "make_plan")
     return folder
 
 
-def script(folder: Path, *words: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=200, env=environment
-    )
+def module_of(folder: Path, name: str, *words: str) -> str:
+    """What `python -m NAME WORDS...` prints in a folder."""
+    run = shared_commands().run_module(name, words, folder, timeout=200)
     assert run.returncode == 0, run.stderr[-3000:]
     return run.stdout
 
@@ -119,13 +115,13 @@ def script(folder: Path, *words: str) -> str:
 def test_the_loops_of_the_page_run(page: Path) -> None:
     """One after another at the same servers: what one has trained, the next begins with."""
     with serving(page / "plan", page / "runs" / "tables", anew=True) as served:
-        found = re.match(r"(\S+) right; (.*)", script(page, "loop.py"))
+        found = re.match(r"(\S+) right; (.*)", module_of(page, "loop"))
         assert found
         assert float(found[1]) > 0.8  # half of all are liked
         assert "'steps': 300" in found[2]
-        said = script(page, "-m", "torch.distributed.run", "--nproc-per-node", "2", "ddp.py")
+        said = module_of(page, "torch.distributed.run", "--nproc-per-node", "2", "ddp.py")
         assert sorted(re.findall(r"rank (\d): loss \S+, 200 steps", said)) == ["0", "1"]
-        assert "100 steps" in script(page, "lightning_loop.py")
+        assert "100 steps" in module_of(page, "lightning_loop")
         wait_until(lambda: served.told().count("has left") == 4, served.process, "all have left")
         out = served.stop(signal.SIGTERM)
     assert re.match(r"served for \d+ s; checkpoint ", out)
@@ -200,10 +196,8 @@ def test_without_staleness_workers_of_ddp_follow_their_joint_batch(
     with serving(tmp_path / "plan", tmp_path / "run") as served:
         with connect(served.folder) as tables:
             begun = [tables.look(name, torch.arange(rows)) for name, rows in TABLES.items()]
-        script = [sys.executable, str(ROOT / "tests" / "support" / "ddp_workers.py")]
         words = [str(served.folder), str(workers), str(steps), str(tmp_path / "meeting")]
-        run = subprocess.run([*script, *words], capture_output=True, text=True, timeout=120)
-        assert run.returncode == 0, run.stderr[-2000:]
+        said = module_of(ROOT / "tests" / "support", "ddp_workers", *words)
         served.stop()
     weights = [reference.user.weight, reference.item.weight]
     for weight, values in zip(weights, begun, strict=True):
@@ -223,7 +217,7 @@ def test_without_staleness_workers_of_ddp_follow_their_joint_batch(
         for each in (dense, sparse):
             each.step()
         wanted.append([float(loss.detach()) for loss in losses])
-    torch.testing.assert_close(torch.tensor(json.loads(run.stdout)).T, torch.tensor(wanted), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.tensor(json.loads(said)).T, torch.tensor(wanted), rtol=1e-5, atol=1e-5)
 
 
 def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:
