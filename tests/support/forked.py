@@ -32,6 +32,7 @@ _IMPORTED = (
     "htrain.executor.launch.supervisor",
     "htrain.report.page",
     "held",
+    "paced",
     "torch.export._trace",
     "torch._functorch.aot_autograd",
     "torch._inductor.fx_passes.dedupe_symint_uses",  # these and the next ones are imported by the first export
@@ -287,6 +288,8 @@ def main() -> None:
     descriptor, *imported = sys.argv[1:]
     for name in imported:
         import_module(name)
+    if "paced" in imported:
+        import_module("paced").pace_trainers()
     gc.freeze()  # as a supervisor does: a collection in a command would write to all pages that it shares
     _serve(socket(fileno=int(descriptor)))
 

@@ -15,6 +15,7 @@ import htrain
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
 
+SUPPORT = str(Path(__file__).parents[1] / "support")
 HANGING = """
 import sys, threading
 from itertools import islice
@@ -24,7 +25,11 @@ from htrain.executor.record import share
 from htrain.executor.loops.sync import SyncLoop
 from htrain.executor.roles.coordinator import CoordinatorMachine
 
-place, plan, data, out = sys.argv[1:]
+support, place, plan, data, out = sys.argv[1:]
+sys.path.append(support)
+from paced import pace_trainers
+
+pace_trainers(endless_alone=False)
 
 def hang(*_, **__):
     threading.Event().wait()
@@ -70,7 +75,7 @@ NAMED = {
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("hangs")
-    data = libfm(folder / "train.libfm", 40_000)
+    data = libfm(folder / "train.libfm", 8_000)
     cluster = this_machine(groups=2, trainers=1, group_ps=1, sparse_ps=1)
     htrain.compile(WIDE_DEEP, data=data, cluster=cluster, options=Options(batch_size=32)).save(folder / "plan")
     return folder / "plan", data
@@ -83,7 +88,8 @@ def runs(
     """A run for each place, all at once: they wait most of the time."""
     out = tmp_path_factory.mktemp("runs")
     commands = {
-        place: [sys.executable, "-c", HANGING, place, str(plan[0]), plan[1], str(out / place)] for place in NAMED
+        place: [sys.executable, "-c", HANGING, SUPPORT, place, str(plan[0]), plan[1], str(out / place)]
+        for place in NAMED
     }
     started = {
         place: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
