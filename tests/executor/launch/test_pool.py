@@ -27,17 +27,26 @@ def play(role, *_):
 module.play_all = lambda roles, *_, **kept: play(*roles)
 module.main({})
 """
-Maker = Callable[[], RoleProcesses]
+Maker = Callable[..., RoleProcesses]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Supervisors]:
+    """A supervisor imports all that roles need: one test after the other has it, as pools do, for as long as it lives."""
+    supervisors = Supervisors(num_threads=1)
+    yield supervisors
+    supervisors.close()
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Maker]:
-    """Starts a pool, and returns once its roles have their processes; ends what a test has left."""
+def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Supervisors) -> Iterator[Maker]:
+    """Starts a pool, with supervisors of its own if asked to, and returns once its roles have their processes; ends what a test has left."""
     monkeypatch.setattr(module, "_COMMAND", SLEEPS)
     pools: list[RoleProcesses] = []
-    supervisors = Supervisors(num_threads=1)
+    own: list[Supervisors] = []
 
-    def begin() -> RoleProcesses:
+    def begin(supervisors: Supervisors = shared) -> RoleProcesses:
+        own.append(supervisors)
         settings = RunSettings(tmp_path, "synthetic:", tmp_path)
         pools.append(
             pool := RoleProcesses(
@@ -56,8 +65,10 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Maker]:
 
     yield begin
     for pool in pools:
-        pool.end()
-    supervisors.close()
+        pool.abandon()  # its roles would sleep for as long as they may
+    for supervisors in own:
+        if supervisors is not shared:
+            supervisors.close()
 
 
 def supervisor_of(pool: RoleProcesses) -> psutil.Process:
@@ -114,13 +125,14 @@ def test_the_end_leaves_no_role_and_the_supervisor_for_the_next_pool(start: Make
 def test_a_pool_that_is_abandoned_leaves_no_role_there_and_then(start: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = SLEEPS.replace("module.main", "module._LAST_SECONDS = 50.0; module.main")
     monkeypatch.setattr(module, "_COMMAND", patient)
-    pool = start()
+    supervisors = Supervisors(num_threads=1)
+    pool = start(supervisors)
     supervisor, *roles = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
     began = time.monotonic()
     pool.abandon()
     assert time.monotonic() - began < 10
     assert not psutil.wait_procs(roles, timeout=0)[1]
-    following = start()
+    following = start(supervisors)
     assert supervisor_of(following) == supervisor
     following.abandon()
 
@@ -148,7 +160,7 @@ def test_nobody_is_left_when_no_further_pool_is_to_come(start: Maker) -> None:
 def test_kill_ends_all_at_once(start: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = SLEEPS.replace("module.main", "module._LAST_SECONDS = 50.0; module.main")
     monkeypatch.setattr(module, "_COMMAND", patient)  # with roles that are to end by themselves
-    pool = start()
+    pool = start(Supervisors(num_threads=1))
     family = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
     began = time.monotonic()
     pool.kill()
