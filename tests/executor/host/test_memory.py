@@ -24,7 +24,7 @@ if sys.argv[1] == "keep":
     assert keep_pages()
 
 def step():
-    values = [torch.ones(3 << 20) for _ in range(24)]  # 12 MiB each
+    values = [torch.ones(3 << 20) for _ in range(6)]  # 12 MiB each
 
 def steps():
     for _ in range(5):
