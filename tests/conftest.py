@@ -4,6 +4,7 @@ import difflib
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,7 @@ for number, handler in (
     ):  # under nohup, and in the background of a script: commands that tests start would ignore it, too
         signal.signal(number, handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of commands start: each would compile all of htrain again
+sys.dont_write_bytecode = False  # and each worker all tests, with their assertions, whenever they run
 GOLDENS = Path(__file__).parent / "goldens"
 Golden = Callable[[str, str], None]
 
