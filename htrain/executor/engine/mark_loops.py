@@ -6,7 +6,8 @@ A row's mark is the number of the epoch in which it was last stepped; an epoch e
 import numpy as np
 
 from htrain.jit import njit
-from htrain.ops.pointers import array_at
+from htrain.ops.pointers import array_at, prefetch_row
+from htrain.ops.step_loops import AHEAD
 
 
 @njit(nogil=True, cache=True)
@@ -67,32 +68,38 @@ def gather_rows(marks, first, last, epoch, oldest, source, rows, target):  # typ
     """
     count = 0
     for row in range(first, last):
-        if marks[row] >= oldest and marks[row] != epoch:
-            rows[count] = row
-            for w in range(source.shape[1]):
-                target[count, w] = source[row, w]
-            count += 1
+        rows[count] = row  # kept where it counts: which rows do cannot be foretold
+        count += (marks[row] >= oldest) & (marks[row] != epoch)
+    width, address = source.shape[1], source.ctypes.data
+    for n in range(count):
+        if n + AHEAD < count:
+            prefetch_row(address, rows[n + AHEAD], 4 * width)
+        for w in range(width):
+            target[n, w] = source[rows[n], w]
     return count
 
 
 @njit(nogil=True, cache=True)
 def settle_rows(marks, epoch, rows, target, count, kept_rows, kept, nexts, place):  # type: ignore[no-untyped-def]
     """Of `count` rows that were gathered, without those that were stepped since, and with the kept ones of the list that begins at `place`; how many."""
-    settled = 0
-    for n in range(count):
+    if place < 0:
+        return count
+    n = 0
+    while n < count:
         if marks[rows[n]] != epoch:
-            if settled != n:
-                rows[settled] = rows[n]
-                for w in range(target.shape[1]):
-                    target[settled, w] = target[n, w]
-            settled += 1
-    while place >= 0:
-        rows[settled] = kept_rows[place]
+            n += 1
+            continue
+        count -= 1
+        rows[n] = rows[count]
         for w in range(target.shape[1]):
-            target[settled, w] = kept[place, w]
-        settled += 1
+            target[n, w] = target[count, w]
+    while place >= 0:
+        rows[count] = kept_rows[place]
+        for w in range(target.shape[1]):
+            target[count, w] = kept[place, w]
+        count += 1
         place = nexts[place]
-    return settled
+    return count
 
 
 @njit(nogil=True, cache=True)

@@ -116,9 +116,7 @@ def _be_apart(work: Callable[[], bytes], writing: int, parent: int) -> None:
     """The child: it holds no file of its parent's open, which others take for its parent's life, and leaves without the parent's own way out."""
     status = 1
     try:
-        end_with_parent()
-        if os.getppid() != parent:  # it has ended before that was said
-            return
+        end_with_parent(parent=parent)
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, NICE)
         os.closerange(3, writing)

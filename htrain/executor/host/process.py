@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import multiprocessing
 import os
 import signal
 import socket
@@ -68,10 +69,19 @@ def this_process() -> Process:
     return Process(socket.gethostname(), _space(), os.getpid(), psutil.Process().create_time())
 
 
-def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies, even where this one is stopped. Elsewhere than on Linux, nothing."""
+def end_with_parent(number: signal.Signals = signal.SIGKILL, *, parent: int | None = None) -> None:
+    """Have the kernel send this process a signal when its parent dies, even where this one is stopped; at once where `parent`, by its number from before the
+    fork, has died already. Elsewhere than on Linux, nothing."""
     if _prctl:
         _prctl(_PR_SET_PDEATHSIG, int(number))
+        if parent is not None and os.getppid() != parent:  # it died before that was said
+            os.kill(os.getpid(), number)
+
+
+def parent_number() -> int | None:
+    """The number of the process that has begun this one by multiprocessing, as it was then; None for another."""
+    parent = multiprocessing.parent_process()
+    return parent.pid if parent else None
 
 
 def _space() -> str:

@@ -68,13 +68,16 @@ def split(run_folder: Path) -> None:
     if is_launcher():
         with suppress(RunError):  # who wants one says so to all
             _Role.folder = sockets_folder()
+    rank = os.getpid()
     child = os.fork()
     if child:
         os.close(write)
         os.close(alive)
         os._exit(_wait(child, read, run_folder, forwards=is_launcher()))
     os.setpgid(0, 0)  # what is sent to the rank comes by way of it
-    end_with_parent(signal.SIGCONT)  # one that is stopped could not end with it, and mpiexec would wait for it
+    end_with_parent(
+        signal.SIGCONT, parent=rank
+    )  # one that is stopped could not end with it, and mpiexec would wait for it
     os.close(read)
     os.close(hold)
     _Role.pipe = write

@@ -23,7 +23,7 @@ from htrain.errors import Error, PeerLost, error_named
 from htrain.executor.assembly import Assembly
 from htrain.executor.engine.context import process_endpoint
 from htrain.executor.host.patience import Patience
-from htrain.executor.host.process import end_with_parent
+from htrain.executor.host.process import end_with_parent, parent_number
 from htrain.executor.host.threads import begin_thread
 from htrain.executor.host.watch import Watch
 from htrain.executor.loops.server import Server
@@ -185,7 +185,7 @@ def fork_processes(parts: Assembly, settings: RunSettings, network: Network) -> 
 
 def _be_process(serve: Callable[[Connection], None], connection: Connection, not_ours: list[Connection]) -> None:
     """The child: serve, then leave without the role's own way out."""
-    end_with_parent()
+    end_with_parent(parent=parent_number())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the launcher to decide
         signal.signal(number, signal.SIG_IGN)
     # Of its own connection, too, it holds one end only: else neither side would hear that the other is gone.

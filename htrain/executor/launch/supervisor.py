@@ -26,7 +26,7 @@ import psutil
 
 from htrain.errors import Error
 from htrain.executor.host.journal import Journal
-from htrain.executor.host.process import end_with_parent, settle
+from htrain.executor.host.process import end_with_parent, parent_number, settle
 from htrain.executor.host.sockets import folder_of
 from htrain.executor.launch.environment import role_environment
 from htrain.executor.launch.play import part_of, play_all
@@ -331,7 +331,7 @@ def _end(roles: Sequence[BaseProcess], seconds: float) -> None:
 
 def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connection, journal: Journal | None) -> None:
     """A process of roles: play them, then leave without the supervisor's own way out."""
-    end_with_parent()
+    end_with_parent(parent=parent_number())
     connection.close()
     status = 0
     try:

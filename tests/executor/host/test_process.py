@@ -51,3 +51,29 @@ def test_names_of_htrain_are_loaded_without_collections_which_are_then_as_they_w
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout == "True True\nFalse\n"  # one collection, told of twice, once it is over
+
+
+def test_a_process_whose_parent_died_before_it_could_say_so_ends_with_it() -> None:
+    code = """
+import os, time
+from htrain.executor.host.process import end_with_parent
+reading, writing = os.pipe()
+parent = os.fork()
+if parent == 0:
+    parent = os.getpid()
+    if os.fork() == 0:
+        while os.getppid() == parent:
+            time.sleep(0.001)
+        os.write(writing, b"begins ")
+        end_with_parent(parent=parent)
+        os.write(writing, b"goes on")
+    os._exit(0)
+os.close(writing)
+os.waitpid(parent, 0)
+said = b""
+while more := os.read(reading, 100):
+    said += more
+print(said.decode())
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "begins \n"
