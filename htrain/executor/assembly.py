@@ -93,6 +93,9 @@ class Assembly:
         ).items():
             self.store.setdefault(name, tensor)
         self.caches |= self.cache_half.caches(net, self.store, there)
+        if self.marks:
+            for name, tables, states in self.cache_half.stepped(net):
+                self.caches[name].before_step = self.marks.stepping(tables, states, self.store)
         return Engine(build_program(net, {**self.store, **self.caches}, gated=self.bound > 0, marks=self.marks))
 
     def server(self) -> ServerMachine:

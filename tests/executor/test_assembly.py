@@ -3,7 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from small_dlrm import small_dlrm
 
 import htrain
@@ -15,6 +17,7 @@ from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.dense_sync import Bmuf, DenseSync, Easgd
 from htrain.spec.optimizers import SPARSE_OPTIMIZERS
 from htrain.spec.tree import with_flags
+from htrain.sync.het.server import HetServer
 
 MODELS = Path(__file__).parents[2] / "models"
 DATA = "synthetic:?table_rows=20000"
@@ -88,14 +91,41 @@ def test_all_rows_have_marks_where_no_cache_is(model: str, cluster: Cluster, opt
     assert rows - parts.marks.told().keys() == set()
 
 
-@pytest.mark.parametrize(("cache", "are_told"), [("lookahead", True), ("het", False)])
-def test_rows_that_look_ahead_caches_bring_back_have_marks_and_those_that_het_caches_push_have_none(
-    cache: str, are_told: bool
-) -> None:
-    options = with_flags(batch_size=64, cache=cache, sparse_optimizer="rowwise_adagrad")
+@pytest.mark.parametrize("cache", ["lookahead", "het"])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_rows_that_caches_bring_back_or_push_have_marks(cache: str, optimizer: str) -> None:
+    options = with_flags(batch_size=64, cache=cache, sparse_optimizer=optimizer)
     plan = htrain.compile(str(MODELS / "dlrm.py"), data=DATA, cluster=SERVED, options=options)
     parts = Assembly(plan, "sparse_ps:0", replicas=1)
     assert parts.marks
     held = plan.net_of(parts.device).parameters.values()
-    rows = {each.name for each in held if each.kind in ("table", "state")}
-    assert parts.marks.told().keys() == (rows if are_told else set())
+    assert parts.marks.told().keys() == {each.name for each in held if each.kind in ("table", "state")}
+
+
+def test_rows_that_a_het_server_steps_are_those_of_a_snapshot() -> None:
+    options = with_flags(batch_size=64, cache="het", sparse_optimizer="rowwise_adagrad")
+    plan = htrain.compile(str(MODELS / "dlrm.py"), data=DATA, cluster=SERVED, options=options)
+    parts = Assembly(plan, "sparse_ps:0", replicas=1)
+    assert parts.marks
+    for tensor in parts.store.values():
+        tensor.fill_(1)
+    parts.marks.cut("whole").close()
+    (server,) = {id(each): each for each in parts.caches.values() if isinstance(each, HetServer)}.values()
+    generator, rows = np.random.default_rng(1), 26 * 20_000
+    for number in range(2):
+        keys = np.unique(generator.integers(0, rows, 300))
+        counts = np.array([keys.size, 0, 0], np.int64)
+        server.push_arrays(counts, keys, np.ones(keys.size, np.int32), np.ones((keys.size, server.width), np.float32))
+        if number == 0:
+            now = {name: tensor.clone() for name, tensor in parts.store.items()}
+            snapshot = parts.marks.cut("changed", "whole")
+            first = keys
+    found = 0
+    for name in snapshot.tensors:
+        numbers: list[memoryview] = []
+        data = b"".join(bytes(piece) for piece in snapshot.changed(name, numbers))
+        at = torch.from_numpy(np.frombuffer(b"".join(map(bytes, numbers)), np.int32).astype(np.int64))
+        values = torch.from_numpy(np.frombuffer(data, np.float32).copy()).reshape(len(at), *now[name].shape[1:])
+        assert torch.equal(torch.ones_like(now[name]).index_copy(0, at, values), now[name])
+        found += len(at)
+    assert found == 2 * first.size, "rows and states"

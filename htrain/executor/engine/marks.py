@@ -61,6 +61,7 @@ class Marks:
     def __init__(self, least_bytes: int = _LEAST_BYTES) -> None:
         self._least_bytes = least_bytes
         self._tables: dict[str, Table] = {}  # by each of its tensors
+        self._stepped: set[str] = set()  # of what something that is no op steps, and says where
         self._untold: set[str] = set()  # of what something writes to that does not say where
         self.epoch = 1
         self._began_with: dict[str, int] = {}  # epochs, by the checkpoints that ended those before
@@ -69,17 +70,34 @@ class Marks:
     def hear_of(self, net: Net, parameters: Mapping[str, Any]) -> None:
         """Ops that are to run over these parameters, of which tensors of the host can have marks."""
         if any(parameter.kind == "cache" for parameter in net.parameters.values()):
-            self._untold.update(net.parameters)  # what serves caches writes to tables by itself
+            self._untold |= net.parameters.keys() - self._stepped  # caches may write to tables by themselves
         still = [RowChange((name,), "") for name, parameter in net.parameters.items() if parameter.kind == "table"]
         changes = [*(change for op in net.ops for change in OPS[op.type].changes(op)), *still]
         tables = {change.tensors[0]: parameters[change.tensors[0]] for change in changes}
         num_bytes = sum(t.nbytes for t in tables.values() if isinstance(t, torch.Tensor))
         for op in net.ops:
-            told = {name for change in OPS[op.type].changes(op) for name in change.tensors}
+            told = self._stepped.union(*(change.tensors for change in OPS[op.type].changes(op)))
             pushes = OPS[op.type].phase == "push"  # of rows of caches: it says so by that alone
             self._untold |= (set(op.inputs) if pushes else OPS[op.type].written(op)) - told
         for change in changes if num_bytes >= self._least_bytes else ():
             self._mark(change, [parameters[name] for name in change.tensors])
+
+    def stepping(
+        self, tables: Sequence[str], states: Sequence[str], parameters: Mapping[str, Any]
+    ) -> Callable[[Ids], None]:
+        """For what steps rows of these tables by itself, not by an op: to be told of rows before, by their places in all tables, one behind the other."""
+        self._stepped.update(tables, states)
+        num_bytes = sum(parameters[name].nbytes for name in tables)
+        changes, first = [], 0
+        for place, name in enumerate(tables):
+            change = RowChange((name, *states[place :: len(tables)]), "", first)
+            first += len(parameters[name])
+            if num_bytes >= self._least_bytes:
+                self._mark(change, [parameters[each] for each in change.tensors])
+            if name in self._tables:
+                changes.append((change, self._tables[name], 0))
+        touch = _Touch(self, changes)
+        return touch.rows if touch.is_needed else lambda rows: None
 
     def _mark(self, change: RowChange, tensors: Sequence[Any]) -> None:
         num_rows = len(tensors[0])
@@ -185,7 +203,13 @@ class _Touch:
 
     def tensors(self, *ids: torch.Tensor) -> None:
         """Mark the rows of these ids; while there is a snapshot, keep them as they were first."""
-        lists = [_ids_of(ids[place], change.column) for change, _, place in self._changes]
+        self._lists([_ids_of(ids[place], change.column) for change, _, place in self._changes])
+
+    def rows(self, ids: Ids) -> None:
+        """The same where all tables have one list of ids."""
+        self._lists([ids] * len(self._changes))
+
+    def _lists(self, lists: Sequence[Ids]) -> None:
         snapshot = self._marks.snapshot
         if snapshot:
             for (change, table, _), each in zip(self._changes, lists, strict=True):

@@ -1,7 +1,7 @@
 """HET-GMP's workers as roles have them: replicas and their bounds on each trainer, an owner of rows on the sparse PS beside it (HET-GMP 5.3)."""
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,15 @@ class SharedOwner:
         """How far secondaries that were checked were behind."""
         return self._owner.gaps
 
+    @property
+    def before_step(self) -> Callable[[Ids], None]:
+        """As of the owner."""
+        return self._owner.before_step
+
+    @before_step.setter
+    def before_step(self, told: Callable[[Ids], None]) -> None:
+        self._owner.before_step = told
+
     def read(self, rows: Ids, out: Rows) -> None:
         """As of the owner."""
         with self._lock:
@@ -81,6 +90,11 @@ class Gmp(RunsCache[Asked]):
         for op in net.ops:
             if op.type == "GmpPush":
                 yield from held_by(op)
+
+    def stepped(self, net: Net) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+        for op in net.ops:
+            if op.type == "GmpPush":
+                yield (op.inputs[0], *held_by(op))
 
     def caches(self, net: Net, store: Store, places: Mapping[str, torch.device]) -> dict[str, Any]:
         made: dict[str, Any] = {}

@@ -31,6 +31,11 @@ class Het(RunsCache[Asked]):
             if op.type == "HetPush":
                 yield from held_by(op)
 
+    def stepped(self, net: Net) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+        for op in net.ops:
+            if op.type == "HetPush":
+                yield (op.inputs[0], *held_by(op))
+
     def caches(self, net: Net, store: Store, places: Mapping[str, torch.device]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for op in net.ops:

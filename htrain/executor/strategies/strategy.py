@@ -101,6 +101,11 @@ class RunsCache(RunHalf[C]):
         """The caches of a net by the name of their parameter, and slots that they hold, on an accelerator where `places` say so."""
         return {}
 
+    def stepped(self, net: Net) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+        """What steps rows of a net by itself, by the name of its parameter: of these tables, which lie one behind the other, and their states. It tells its
+        `before_step` of them, by their places in all."""
+        yield from ()
+
     def originals(self, parameter: Parameter) -> NDArray[np.int64] | None:
         """The rows of a parameter as they are numbered in the model, and in checkpoints; None where they are as they stand."""
         return None

@@ -4,6 +4,8 @@ A clock counts the updates of a primary: those of its own worker, and those that
 push in a round is summed per row and becomes one optimizer step when the first of them pulls. The caller lets nobody pull before all have pushed.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from htrain.jit import njit
@@ -26,6 +28,7 @@ class GmpOwner:
         self.clocks = np.zeros(len(table), np.int32)
         self.gaps = np.zeros(_GAPS, np.int64)
         self.barrier = staleness == 0
+        self.before_step: Callable[[Ids], None] = lambda rows: None  # is told of rows that are about to change
         self._table = table
         self._state = state.reshape(len(table), -1)
         self._staleness = staleness
@@ -94,6 +97,7 @@ class GmpOwner:
             self._apply(distinct[:count], summed[:count], counted)
 
     def _apply(self, rows: Ids, grads: Rows, updates: Clocks) -> None:
+        self.before_step(rows)
         step_rows(self._table, self._state, rows=rows, grads=grads, rule=self._step.rule)
         np.add.at(self.clocks, rows, updates)
 

@@ -4,6 +4,8 @@
 step when the first of them pulls. The caller lets nobody pull before all have pushed.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from htrain.errors import DataError
@@ -24,6 +26,7 @@ class HetServer:
         self.clocks = np.zeros(len(table), np.int32)
         self.lags = np.zeros(_LAGS, np.int64)  # checked rows by c_g - c_c, 2^(a-1) to 2^a - 1
         self.barrier = staleness == 0
+        self.before_step: Callable[[Ids], None] = lambda rows: None  # is told of rows that are about to change
         self._table = table
         self._state = state.reshape(len(table), -1)
         self._staleness = staleness
@@ -98,6 +101,7 @@ class HetServer:
             self._apply(distinct[:count], summed[:count])
 
     def _apply(self, rows: Ids, grads: Rows) -> None:
+        self.before_step(rows)
         step_rows(self._table, self._state, rows=rows, grads=grads, rule=self._step.rule)
 
     def _checked(self, request: Request) -> tuple[Ids, Clocks]:

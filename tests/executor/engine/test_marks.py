@@ -200,6 +200,22 @@ def test_a_table_that_something_writes_to_without_a_word_is_not_told_of(op: Op) 
     assert marks.told().keys() == {"u", "u.s"}
 
 
+def test_what_steps_rows_by_itself_says_so() -> None:
+    store = first_values(torch.Generator().manual_seed(1))
+    marks = Marks(least_bytes=0)
+    cache = Parameter("cache", (1,), "float32", "cache", Init("zeros"))
+    net = stepping(ONE, store)
+    before_step = marks.stepping(("t", "u"), ("t.s", "u.s"), store)
+    marks.hear_of(Net("served", (), (), (), {}, {**net.parameters, "cache": cache}), {**store, "cache": object()})
+    assert marks.told().keys() == {"t", "t.s", "u", "u.s"}
+    marks.cut("whole").close()
+    before_step(np.array([5, ROWS + 7, ROWS + 8]))
+    snapshot = marks.cut("changed", "whole")
+    assert {name: snapshot.num_rows(name) for name in store} == {"t": 1, "t.s": 1, "u": 2, "u.s": 2}
+    assert read_changed(snapshot, "u")[0].tolist() == [7, 8]
+    snapshot.close()
+
+
 def test_what_serves_caches_writes_to_tables_by_itself() -> None:
     store = first_values(torch.Generator().manual_seed(1))
     marks = Marks(least_bytes=0)
