@@ -53,6 +53,7 @@ class SharedOwner:
 
     @before_step.setter
     def before_step(self, told: Callable[[Ids], None]) -> None:
+        """As of the owner."""
         self._owner.before_step = told
 
     def read(self, rows: Ids, out: Rows) -> None:
