@@ -1,7 +1,7 @@
 """Memory that each role of a device needs: one account of it, for the search, for what `htrain show` says, for the checks and the refusals.
 
     own          the process itself, with its threads and sockets (htrain.spec.footprint)
-    weights      dense weights, rows of tables, the centres of a dense PS
+    weights      dense weights, rows of tables and their marks, the centres of a dense PS
     state        the optimizer's
     caches       the slots of caches, and what stands beside them
     values       what ops make, for every step that may be under way at once: activations, gradients, rows; and batches that are read ahead
@@ -9,7 +9,7 @@
     sync         snapshots and differences of the background sync, buckets of collectives
 
 Rows by distinct id count as often as is to be expected. It is the most that may be there at once, counted on the train net before anything is
-fused. Tables that are mapped from files take what the machine has to spare, and count nothing.
+fused. Tables that are mapped from files take what the machine has to spare, and count nothing but their marks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ from htrain.ops.collective import gathered_bytes
 from htrain.sizes import memory_text
 from htrain.spec.centres import hosts_of, in_group
 from htrain.spec.cluster import Cluster
-from htrain.spec.footprint import role_bytes
+from htrain.spec.footprint import mark_bytes, role_bytes
 from htrain.spec.options import Options
 
 
@@ -77,13 +77,16 @@ def _parameters(
     }
     for name, device in homes.items():
         parameter = train.parameters[name]
+        is_table = parameter.kind == "table"
+        marks = mark_bytes(parameter.shape[0], parameter.num_bytes, cluster.processes_of(device)) if is_table else 0
         if options.sparse_sync.store == "mapped" and train.holds_rows(parameter):
+            yield device, MemoryUse(weights=marks)
             continue
         kind = {"cache": "caches", "state": "state"}.get(parameter.kind, "weights")
         yield (
             device,
             MemoryUse(
-                **{kind: parameter.num_bytes},
+                **{kind: parameter.num_bytes + marks},
                 sync=(2 + options.dense_sync.encodes) * synced_bytes(train, name, cluster, options),
             ),
         )

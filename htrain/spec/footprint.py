@@ -9,3 +9,12 @@ FURTHER_BYTES = 48 << 20  # a process that a role has forked besides: most of wh
 def role_bytes(processes: int) -> int:
     """Bytes of a role that is so many processes, without what it holds."""
     return ROLE_BYTES + (processes - 1) * FURTHER_BYTES
+
+
+LEAST_MARKED_BYTES = 64 << 10  # of a table whose rows have marks
+
+
+def mark_bytes(num_rows: int, num_bytes: int, processes: int) -> int:
+    """What the marks of a table take, by which a checkpoint knows the rows that have changed (docs/decisions/checkpoints.md): a byte a row, in memory wherever
+    the table lies. PSs of several processes have none."""
+    return num_rows if num_bytes >= LEAST_MARKED_BYTES and processes == 1 else 0

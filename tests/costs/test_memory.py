@@ -21,6 +21,7 @@ from htrain.net.net import Net
 from htrain.ops import OPS
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan
+from htrain.spec import footprint
 from htrain.spec.cluster import Cluster
 from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
@@ -178,3 +179,19 @@ def test_loads_that_were_edited_are_refused() -> None:
         assert check_plan(replace(plan, loads={**plan.loads, "trainer": change}, cost_model=1))  # counted before
     with pytest.raises(PlanError, match=r"^plan.yaml: loads are of trainer, the cluster has trainer, group_ps:0"):
         check_plan(replace(plan, loads={"trainer": trainer}))
+
+
+@pytest.mark.parametrize(("processes", "store", "marks"), [(1, "memory", 90), (1, "mapped", 90), (2, "memory", 0)])
+def test_rows_have_marks_of_a_byte_wherever_tables_lie(
+    monkeypatch: pytest.MonkeyPatch, processes: int, store: str, marks: int
+) -> None:
+    options = with_flags(batch_size=8, table_store=store)
+    held = []
+    for least in (1, 1 << 40):
+        monkeypatch.setattr(footprint, "LEAST_MARKED_BYTES", least)
+        cluster = Cluster(groups=2, group_ps=0, sparse_ps=1, sparse_ps_processes=processes, sparse_ps_cores=processes)
+        plan = compile_net(CAPTURED, cluster, options, name="small", solver="rules")
+        held.append(plan.loads["sparse_ps:0"].holds.weights)
+    rows = sum(p.shape[0] for p in plan.nets["train"].parameters.values() if p.kind == "table")
+    assert rows == 90
+    assert held[0] - held[1] == marks

@@ -28,9 +28,9 @@ from htrain.net.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.base import RowChange
 from htrain.ops.bundle import Bundle
+from htrain.spec.footprint import LEAST_MARKED_BYTES
 
 _LEAST_BYTES = 8 << 20  # of the tables of a net: fewer are written whole, beside training, at once
-_LEAST_TABLE_BYTES = 1 << 16
 _MOST_ROWS = 1 << 31  # their numbers are of 32 bits
 _LAST_EPOCH = 255
 _CHUNK_BYTES = 4 << 20  # that are copied at a time
@@ -101,7 +101,7 @@ class Marks:
 
     def _mark(self, change: RowChange, tensors: Sequence[Any]) -> None:
         num_rows = len(tensors[0])
-        fits = num_rows < _MOST_ROWS and tensors[0].nbytes >= _LEAST_TABLE_BYTES
+        fits = num_rows < _MOST_ROWS and tensors[0].nbytes >= LEAST_MARKED_BYTES
         if not fits or not all(_has_rows(tensor, num_rows) for tensor in tensors):
             self._untold.update(change.tensors)
             return
