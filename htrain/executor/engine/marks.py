@@ -211,14 +211,16 @@ class _Touch:
 
     def _lists(self, lists: Sequence[Ids]) -> None:
         snapshot = self._marks.snapshot
-        if snapshot:
-            for (change, table, _), each in zip(self._changes, lists, strict=True):
-                snapshot.keep(table, np.ascontiguousarray(each), change.first_row)
-        else:
-            addresses = np.array([each.__array_interface__["data"][0] for each in lists], np.int64)
-            counts = np.array([each.size for each in lists], np.int64)
-            strides = np.array([each.strides[0] // each.itemsize for each in lists], np.int64)
-            mark_rows(self._forms, addresses, counts, strides, self._marks.epoch)
+        if snapshot and all(self._keep(snapshot, place, each) for place, each in enumerate(lists)):
+            return
+        addresses = np.array([each.__array_interface__["data"][0] for each in lists], np.int64)
+        counts = np.array([each.size for each in lists], np.int64)
+        strides = np.array([each.strides[0] // each.itemsize for each in lists], np.int64)
+        mark_rows(self._forms, addresses, counts, strides, self._marks.epoch)
+
+    def _keep(self, snapshot: "Snapshot", place: int, ids: Ids) -> bool:
+        change, table, _ = self._changes[place]
+        return snapshot.keep(table, np.ascontiguousarray(ids), change.first_row)
 
 
 def _ids_of(ids: torch.Tensor, column: int | None) -> Ids:
@@ -286,7 +288,7 @@ class Snapshot:
         self.is_whole = not oldest
         self._epoch, self._oldest = epoch, oldest
         self._lock = threading.Lock()
-        self._is_cancelled = False
+        self._is_cancelled = self._is_closed = False
         kept = {id(tables[name]): Kept(tables[name]) for name in tensors}
         self._kept = {name: kept[id(tables[name])] for name in tensors}
         self._by_table = kept
@@ -299,12 +301,13 @@ class Snapshot:
         """How many rows of a tensor it has."""
         return self._counts[id(self._kept[name].table)]
 
-    def keep(self, table: Table, ids: Ids, first_row: int) -> None:
-        """A step is about to change the rows of these ids. From any thread."""
-        kept = self._by_table.get(id(table))
+    def keep(self, table: Table, ids: Ids, first_row: int) -> bool:
+        """A step is about to change the rows of these ids. False where nobody reads it any more: they have to be marked as ever. From any thread."""
         with self._lock:
+            kept = self._by_table.get(id(table))
             if kept:
                 kept.keep(ids, first_row, self._epoch, self._oldest)
+            return not self._is_closed
 
     def whole(self, name: str) -> Iterator[memoryview]:
         """The bytes of all rows of a tensor, in their order; each piece is good until the next. Raises Cancelled."""
@@ -349,5 +352,9 @@ class Snapshot:
         self._is_cancelled = True
 
     def close(self) -> None:
-        """Steps need keep no rows any more."""
+        """Steps need keep no rows any more; the memory of those that were is free."""
+        with self._lock:
+            kept, self._kept, self._by_table = self._kept, {}, {}
+            self._is_closed = True
+        del kept  # not while a step waits
         self._marks.ended(self)

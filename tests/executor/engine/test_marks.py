@@ -1,8 +1,10 @@
 """Rows are marked before they are stepped; a snapshot is of its moment, whatever is stepped while it is read."""
 
+import gc
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
@@ -184,6 +186,28 @@ def test_who_reads_a_snapshot_that_nobody_waits_for_is_told() -> None:
         next(pieces)
     snapshot.close()
     assert marks.snapshot is None
+
+
+def test_a_step_that_meets_a_snapshot_which_is_closed_marks_its_rows_and_nothing_is_kept_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has looked for one just before."""
+    store = first_values(torch.Generator().manual_seed(1))
+    marks = Marks(least_bytes=0)
+    before_step = marks.stepping(("t", "u"), ("t.s", "u.s"), store)
+    closed = marks.cut("whole")
+    before_step(np.array([1]))
+    kept = [weakref.ref(each) for each in closed._kept.values()]
+    closed.close()
+    gc.collect()
+    assert kept
+    assert all(each() is None for each in kept)
+    with monkeypatch.context() as late:
+        late.setattr(marks, "snapshot", closed)
+        before_step(np.array([5, ROWS + 7]))
+    snapshot = marks.cut("changed", "whole")
+    assert {name: read_changed(snapshot, name)[0].tolist() for name in "tu"} == {"t": [1, 5], "u": [7]}
+    snapshot.close()
 
 
 @pytest.mark.parametrize("op", [
