@@ -122,6 +122,8 @@ class Marks:
         row has a mark."""
         told = OPS[op.type].changes(op)
         names = tuple(dict.fromkeys(change.ids for change in told))
+        if is_bundled and told:  # where lists that are alike may come twice
+            names = next(each for each in OPS[op.type].bundles(op) if set(names) <= set(each))
         touch = _Touch(
             self,
             [
@@ -132,7 +134,6 @@ class Marks:
         )
         if not touch.is_needed:
             return None
-        assert not is_bundled or names in OPS[op.type].bundles(op)
         return names, touch.bundle if is_bundled else touch.tensors
 
     def cut(self, checkpoint: str, base: str = "") -> "Snapshot":

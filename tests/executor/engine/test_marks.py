@@ -19,6 +19,7 @@ from htrain.executor.engine.marks import Cancelled, Marks, Snapshot
 from htrain.executor.engine.program import build_program
 from htrain.executor.transport.wire import bundle_of
 from htrain.net.net import BatchDim, Blob, Init, Net, Op, Parameter
+from htrain.ops.bundle import Bundle
 
 ROWS, WIDTH, FIRST = 3000, 16, 70
 RATE = {"lr": 0.5, "eps": 1e-8}
@@ -186,6 +187,26 @@ def test_who_reads_a_snapshot_that_nobody_waits_for_is_told() -> None:
         next(pieces)
     snapshot.close()
     assert marks.snapshot is None
+
+
+def test_tables_that_are_stepped_by_one_list_of_ids_have_marks_each() -> None:
+    store = first_values(torch.Generator().manual_seed(1))
+    net = stepping(MANY, store)
+    attrs = net.ops[0].attrs
+    op = Op("SparseStepTables", ("t", "u", "t.s", "u.s", "ids", "ids", "t:rows", "u:rows"), (), attrs, HERE)
+    marks = Marks(least_bytes=0)
+    marks.hear_of(Net(net.name, (op,), (), (), {}, net.parameters), store)
+    marks.cut("whole").close()
+    for is_bundled in (True, False):
+        touching = marks.touching(op, is_bundled=is_bundled)
+        assert touching
+        names, touch = touching
+        ids = [torch.tensor([FIRST + 3 + is_bundled])] * len(names)
+        touch(*([Bundle.of(names, ids)] if is_bundled else ids))
+    snapshot = marks.cut("changed", "whole")
+    found = {name: sorted(read_changed(snapshot, name)[0].tolist()) for name in "tu"}
+    assert found == {"t": [3, 4], "u": [FIRST + 3, FIRST + 4]}
+    snapshot.close()
 
 
 def test_a_step_that_meets_a_snapshot_which_is_closed_marks_its_rows_and_nothing_is_kept_for_it(
