@@ -35,9 +35,8 @@ _MOST_ROWS = 1 << 31  # their numbers are of 32 bits
 _LAST_EPOCH = 255
 _CHUNK_BYTES = 4 << 20  # that are copied at a time
 _WORD = 4  # bytes
-_NORESERVE = (
-    0x4000 if sys.platform == "linux" else 0
-)  # room for all rows is taken where rows are kept, and nowhere else
+# Room for all rows is taken where rows are kept, and nowhere else.
+_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 Bytes = NDArray[np.uint8]
 Ids = NDArray[np.int64]
@@ -72,15 +71,16 @@ class Marks:
         if any(parameter.kind == "cache" for parameter in net.parameters.values()):
             self._untold |= net.parameters.keys() - self._stepped  # caches may write to tables by themselves
         still = [RowChange((name,), "") for name, parameter in net.parameters.items() if parameter.kind == "table"]
-        changes = [*(change for op in net.ops for change in OPS[op.type].changes(op)), *still]
-        tables = {change.tensors[0]: parameters[change.tensors[0]] for change in changes}
+        changes = [change for op in net.ops for change in OPS[op.type].changes(op)]
+        tables = {change.tensors[0]: parameters[change.tensors[0]] for change in (*changes, *still)}
         num_bytes = sum(t.nbytes for t in tables.values() if isinstance(t, torch.Tensor))
         for op in net.ops:
             told = self._stepped.union(*(change.tensors for change in OPS[op.type].changes(op)))
             pushes = OPS[op.type].phase == "push"  # of rows of caches: it says so by that alone
             self._untold |= (set(op.inputs) if pushes else OPS[op.type].written(op)) - told
-        for change in changes if num_bytes >= self._least_bytes else ():
-            self._mark(change, [parameters[name] for name in change.tensors])
+        is_worth = num_bytes >= self._least_bytes
+        for change in (*changes, *still) if is_worth else changes:
+            self._mark(change, [parameters[name] for name in change.tensors], is_worth=is_worth)
 
     def stepping(
         self, tables: Sequence[str], states: Sequence[str], parameters: Mapping[str, Any]
@@ -92,20 +92,24 @@ class Marks:
         for place, name in enumerate(tables):
             change = RowChange((name, *states[place :: len(tables)]), "", first)
             first += len(parameters[name])
-            if num_bytes >= self._least_bytes:
-                self._mark(change, [parameters[each] for each in change.tensors])
+            is_worth = num_bytes >= self._least_bytes
+            self._mark(change, [parameters[each] for each in change.tensors], is_worth=is_worth)
             if name in self._tables:
                 changes.append((change, self._tables[name], 0))
         touch = _Touch(self, changes)
         return touch.rows if touch.is_needed else lambda rows: None
 
-    def _mark(self, change: RowChange, tensors: Sequence[Any]) -> None:
+    def _mark(self, change: RowChange, tensors: Sequence[Any], *, is_worth: bool) -> None:
+        """Have marks for these rows, where that is worth it, or another net has found that it is. Else they change without a word."""
+        known = next((self._tables[name] for name in change.tensors if name in self._tables), None)
+        if not is_worth and not known:
+            self._untold.update(change.tensors)
+            return
         num_rows = len(tensors[0])
         fits = num_rows < _MOST_ROWS and tensors[0].nbytes >= LEAST_MARKED_BYTES
         if not fits or not all(_has_rows(tensor, num_rows) for tensor in tensors):
             self._untold.update(change.tensors)
             return
-        known = next((self._tables[name] for name in change.tensors if name in self._tables), None)
         table = known or Table(num_rows)
         for name, tensor in zip(change.tensors, tensors, strict=True):
             table.tensors[name] = tensor

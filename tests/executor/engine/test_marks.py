@@ -189,6 +189,27 @@ def test_who_reads_a_snapshot_that_nobody_waits_for_is_told() -> None:
     assert marks.snapshot is None
 
 
+def test_rows_that_were_not_worth_marks_where_they_are_stepped_have_none_though_another_net_has_more() -> None:
+    """Their steps mark nothing: what has changed would be missed."""
+    store = first_values(torch.Generator().manual_seed(1))
+    net = stepping(ONE, store)
+    least = store["t"].nbytes + 1
+    by_itself = Marks(least_bytes=least)
+    by_itself.stepping(("t",), ("t.s",), store)
+    cache = Parameter("cache", (1,), "float32", "cache", Init("zeros"))
+    by_itself.hear_of(Net("served", (), (), (), {}, {**net.parameters, "cache": cache}), {**store, "cache": object()})
+    assert not by_itself.told()
+    by_ops = Marks(least_bytes=least)
+    small = Net("small", net.ops[:1], net.inputs, (), net.blobs, {name: net.parameters[name] for name in ("t", "t.s")})
+    build_program(small, store, marks=by_ops)
+    build_program(net, store, marks=by_ops)
+    assert by_ops.told().keys() == {"u", "u.s"}
+    the_other_way = Marks(least_bytes=least)
+    build_program(net, store, marks=the_other_way)
+    build_program(small, store, marks=the_other_way)
+    assert the_other_way.told().keys() == {"t", "t.s", "u", "u.s"}
+
+
 def test_tables_that_are_stepped_by_one_list_of_ids_have_marks_each() -> None:
     store = first_values(torch.Generator().manual_seed(1))
     net = stepping(MANY, store)
