@@ -108,6 +108,7 @@ def compare(
         folder = Path(name)
         plan(folder / "plan", optimizer, staleness)
         with serving(folder / "plan") as place, htrain.client.connect(place) as tables:
+            tables.warm()  # a short epoch may end before the loops of a cache are compiled: it would compare none
             (table,) = tables.served.tables
             torch.manual_seed(seed)
             model = Model(HetEmbedding(tables, table))
