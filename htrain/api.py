@@ -14,6 +14,7 @@ from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO, open_data
 from htrain.errors import UsageError
+from htrain.executor.host.ahead import compiling
 from htrain.executor.launch.inputs import check_inputs
 from htrain.extending.rules import load_tagger
 from htrain.net.placement import Split
@@ -34,6 +35,7 @@ from htrain.spec.effects import given_counts, require_counts, require_effect
 from htrain.spec.options import Options
 from htrain.spec.settings import Workers
 from htrain.spec.tree import checked, given
+from htrain.tagging import search_loops
 from htrain.tagging.place import Solver, by_rules
 
 
@@ -76,25 +78,28 @@ def compile(
     known = _rates_in(rates, cluster, options)
     dataset = open_data(data) if data else None
     schema = dataset.schema if dataset else CRITEO
-    found = capture_model(
-        model, schema=schema, example_inputs=example_inputs, logit=logit, label=label, loss=options.loss
-    )
-    require_parameters(found.captured.net, options, cluster, table_splits)
-    captured = found.checked(options) if self_check else found.captured
-    splits = choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
-    compile_with = partial(
-        compile_net,
-        captured,
-        cluster,
-        name=found.name,
-        tagger=load_tagger(rules) if rules else by_rules,
-        table_splits=table_splits,
-        fc_splits=splits,
-        solver=solver,
-        time_limit_seconds=time_limit_seconds,
-        rates=known,
-    )
-    plan = with_steady_state(faster(compile_with, options))
+    with compiling(() if solver == "rules" else search_loops.LOOPS):
+        found = capture_model(
+            model, schema=schema, example_inputs=example_inputs, logit=logit, label=label, loss=options.loss
+        )
+        require_parameters(found.captured.net, options, cluster, table_splits)
+        captured = found.checked(options) if self_check else found.captured
+        splits = (
+            choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
+        )
+        compile_with = partial(
+            compile_net,
+            captured,
+            cluster,
+            name=found.name,
+            tagger=load_tagger(rules) if rules else by_rules,
+            table_splits=table_splits,
+            fc_splits=splits,
+            solver=solver,
+            time_limit_seconds=time_limit_seconds,
+            rates=known,
+        )
+        plan = with_steady_state(faster(compile_with, options))
     if dataset:
         check_inputs(plan, dataset)  # --data that the plan cannot be trained on has no other effect for some models
     return plan

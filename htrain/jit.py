@@ -16,22 +16,47 @@ from typing import Any
 import numba
 from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.sigutils import normalize_signature
 
+Usual = str | Callable[[], tuple[Any, ...]]
 _PATIENCE = 60.0  # seconds for another process that compiles; longer than any loop takes. One that has been stopped must not hold up the others
 _LOOK_AGAIN = 0.01  # seconds
 
 
-def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """As `numba.njit` of these options; with `cache`, the machine code of a loop is kept where Numba keeps it, and made by one process at a time."""
+def njit(*, cache: bool = False, usual: Usual = "", **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """As `numba.njit` of these options; with `cache`, the machine code of a loop is kept where Numba keeps it, and made by one process at a time.
+
+    `usual` are the types of the arguments that it is called with as a rule, as Numba writes them, "(i8[::1], f4)", or makes them: with these it can be
+    compiled before it is called (`compile_usual`).
+    """
 
     def compiled(loop: Callable[..., Any]) -> Any:
         made: Any = numba.njit(**options)(loop)  # the loop itself where NUMBA_DISABLE_JIT is set
         if cache and made is not loop:
             shared = made._cache = SharedCache(loop)
             made.compile = shared.letting_go_after(made.compile)
+            made.usual = usual
         return made
 
     return compiled
+
+
+def usual_types(loop: Any) -> tuple[Any, ...]:
+    """Numba's types of the arguments that a loop is called with as a rule; none where nobody has said which, or nothing is compiled."""
+    usual = getattr(loop, "usual", "")
+    types: tuple[Any, ...] = usual() if callable(usual) else normalize_signature(usual)[0] if usual else ()
+    return types
+
+
+def is_to_be_compiled(loop: Any) -> bool:
+    """Whether nobody has compiled a loop for its usual types, neither this process nor one that left it in the cache."""
+    types = usual_types(loop)
+    return bool(types) and types not in loop.overloads and not loop._cache.holds(types)
+
+
+def compile_usual(loop: Any) -> None:
+    """Compile a loop for its usual types. Requires: it has some."""
+    loop.compile(usual_types(loop))
 
 
 class SharedCache(FunctionCache):
@@ -44,6 +69,11 @@ class SharedCache(FunctionCache):
     def __init__(self, loop: Callable[..., Any]) -> None:
         super().__init__(loop)
         self._lock: int | None = None  # the file by which this process keeps the others out
+
+    def holds(self, types: tuple[Any, ...]) -> bool:
+        """Whether there is machine code of these types of arguments, made from the loop as it is now, by a processor of whatever kind: to ask Numba for the
+        kind of this one takes a quarter of a second."""
+        return any(key[0] == types for key in self._cache_file._load_index())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The machine code of a signature, or None where it is now this process's to compile: others wait until `letting_go_after` lets them."""

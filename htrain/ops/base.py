@@ -68,6 +68,7 @@ NamesRule = Callable[[Op], Sequence[str]]
 BundlesRule = Callable[[Op], Sequence[tuple[str, ...]]]
 EvaluationRule = Callable[[Op, Net], Mapping[str, str]]
 InsteadRule = Callable[[Op], Op]
+LoopsRule = Callable[[Op], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,16 @@ def no_bundles(op: Op) -> Sequence[tuple[str, ...]]:
     return ()
 
 
+def no_loops(op: Op) -> Sequence[Any]:
+    """None that is worth to be compiled ahead."""
+    return ()
+
+
+def runs(*loops: Any) -> LoopsRule:
+    """The rule of a kernel that runs these loops, whatever its op's attributes are."""
+    return lambda op: loops
+
+
 def asked_for_nothing(op: Op) -> Sequence[str]:
     """The rule of an op by which no device is asked for rows."""
     return ()
@@ -247,7 +258,8 @@ class OpDef:
     a kernel of these bundles, whose outputs, if any, are a bundle.
     `on_host`: tensors are in host memory only; others compute where their tensors are. `accelerated` is the kernel for an accelerator of an op that
     is a loop over host memory, or has a better one there, and `bind_accelerated` what `bind` is for that. `shaped_by` are the inputs of which it reads the
-    shape alone: they may be on the host or not.
+    shape alone: they may be on the host or not. `loops` are those of Numba that the kernel runs on the host and that take long to compile: roles have them
+    compiled while they begin.
 
     What it changes:
     `effects`: it is never dropped, merged or moved across another effect. `writes` are the positions of the inputs that it mutates, always
@@ -295,6 +307,7 @@ class OpDef:
     accelerated: Callable[..., Any] | None = None
     bind_accelerated: Callable[..., Callable[..., Any]] | None = None
     shaped_by: NamesRule = asked_for_nothing
+    loops: LoopsRule = no_loops
     effects: bool = False
     writes: tuple[int, ...] | Callable[[Op], tuple[int, ...]] = ()
     changes: ChangesRule = changes_untold

@@ -209,7 +209,7 @@ def laid_out(kinds: Kinds, dims: Numbers) -> tuple[Numbers, Numbers, int]:
     return sizes, begins, small
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[::1], i8[::1], i8[::1], i8[::1])")
 def _lay_out(ends, item_bytes, dims, sizes, begins):  # type: ignore[no-untyped-def]
     """The bytes of the small ones; -1 - k where tensor k has a negative dimension, or more bytes than there are."""
     at, large, first = 0, 0, 0
@@ -233,7 +233,7 @@ def _lay_out(ends, item_bytes, dims, sizes, begins):  # type: ignore[no-untyped-
     return at
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[::1])")
 def _addresses(begins, pieces):  # type: ignore[no-untyped-def]
     found = np.empty_like(begins)
     for k in range(begins.size):
@@ -241,7 +241,7 @@ def _addresses(begins, pieces):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(u1[::1], i8[::1], i8[::1], i8[::1])")
 def _gather(together, begins, sizes, pointers):  # type: ignore[no-untyped-def]
     """Copy the small tensors to where they begin; what lies between them is zero."""
     for k in range(begins.size):
@@ -268,3 +268,6 @@ def _pick(kinds: Kinds, names: tuple[str, ...]) -> _Pick:
 def dtype_name(dtype: torch.dtype) -> str | None:
     """The name under which tensors of a dtype travel; None where none do."""
     return _NAMES.get(dtype)
+
+
+LOOPS = _lay_out, _addresses, _gather  # that every message needs

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from htrain.net.net import Attr, BatchDim, Blob, Dim, Op, numel
 from htrain.ops import accelerated, sparse_loops
-from htrain.ops.base import Builder, Cost, OpDef, RowRead, Signature
+from htrain.ops.base import Builder, Cost, OpDef, RowRead, Signature, runs
 from htrain.ops.expectation import Counts, Expectation, all_rows, rows_like
 
 # -- as the model says them ------------------------------------------------------------------------------------------
@@ -325,6 +325,7 @@ DEFINITIONS = (
         _dedupe,
         _dedupe_infer,
         _dedupe_cost,
+        loops=runs(*sparse_loops.DEDUPE_LOOPS),
         gradient=None,
         many=True,
         on_host=True,

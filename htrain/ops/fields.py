@@ -16,7 +16,17 @@ from htrain.errors import DataError
 from htrain.jit import njit
 from htrain.net.net import Attr, Blob, Op
 from htrain.ops import accelerated
-from htrain.ops.base import Builder, Cost, OpDef, RowChange, Signature, changes_by_columns, gradient_names, no_outputs
+from htrain.ops.base import (
+    Builder,
+    Cost,
+    OpDef,
+    RowChange,
+    Signature,
+    changes_by_columns,
+    gradient_names,
+    no_outputs,
+    runs,
+)
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.sparse_checks import inverse_out_of_range
@@ -131,7 +141,7 @@ def _stack_own(own, y):  # type: ignore[no-untyped-def]
                 y[b, k, d] = x[b, d]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[::1], i8[::1], i8[::1], f4[:,:,::1])")
 def _stack(own, rows, sizes, inverse, y):  # type: ignore[no-untyped-def]
     """Copy the rows into y[B,F,D]. Returns the first table with an inverse index outside [-1, size), or -1."""
     batch, _, width = y.shape
@@ -148,7 +158,7 @@ def _stack(own, rows, sizes, inverse, y):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(f4[:,:,::1], i8[::1], i8[::1], i8[::1], i8[::1])")
 def _spread(dy, dx, drows, sizes, inverse):  # type: ignore[no-untyped-def]
     batch, _, width = dy.shape
     for k in range(dx.size):
@@ -279,6 +289,7 @@ DEFINITIONS = (
         work="gather",
         on_host=True,
         accelerated=accelerated.stack_rows,
+        loops=runs(_stack),
     ),
     OpDef(
         "StackRowsGradient",
@@ -290,6 +301,7 @@ DEFINITIONS = (
         work="scatter",
         on_host=True,
         accelerated=accelerated.stack_rows_gradient,
+        loops=runs(_spread),
         expected=_expected_gradient,
     ),
 )

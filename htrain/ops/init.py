@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from htrain.net.net import Op
 from htrain.ops import row_init
-from htrain.ops.base import OpDef, no_outputs
+from htrain.ops.base import OpDef, no_outputs, runs
 
 
 def _rows_of(parameter: torch.Tensor) -> torch.Tensor:
@@ -65,8 +65,8 @@ def fill_rows(op: Op, parameter: torch.Tensor, rows: NDArray[np.int64]) -> None:
 
 
 DEFINITIONS = (
-    OpDef("UniformFill", _uniform, no_outputs, gradient=None, effects=True, writes=(0,)),
-    OpDef("NormalFill", _normal, no_outputs, gradient=None, effects=True, writes=(0,)),
+    OpDef("UniformFill", _uniform, no_outputs, gradient=None, effects=True, writes=(0,), loops=runs(*row_init.UNIFORM)),
+    OpDef("NormalFill", _normal, no_outputs, gradient=None, effects=True, writes=(0,), loops=runs(*row_init.NORMAL)),
     OpDef("ConstantFill", _constant, no_outputs, gradient=None, effects=True, writes=(0,)),
     OpDef("ZeroRows", _zero_rows, no_outputs, gradient=None, effects=True, writes=(0,)),
     OpDef(

@@ -10,7 +10,7 @@ import torch
 from htrain.errors import DataError
 from htrain.net.net import BatchDim, Blob, Op
 from htrain.ops import accelerated
-from htrain.ops.base import Builder, Cost, OpDef, RowChange, Signature, changes_by_columns
+from htrain.ops.base import Builder, Cost, OpDef, RowChange, Signature, changes_by_columns, runs
 from htrain.ops.interaction_loops import dots_loop, gradient_and_step_loop, gradient_loop
 from htrain.ops.sparse_checks import Rows
 from htrain.ops.tables import Tables
@@ -192,6 +192,7 @@ DEFINITIONS = (
         work="batched",
         on_host=True,
         accelerated=accelerated.pairwise_dots,
+        loops=runs(dots_loop),
     ),
     OpDef(
         "PairwiseDotsGradient",
@@ -202,6 +203,7 @@ DEFINITIONS = (
         work="batched",
         on_host=True,
         accelerated=accelerated.pairwise_dots_gradient,
+        loops=runs(gradient_loop),
     ),
     OpDef(
         "PairwiseDotsSgd",

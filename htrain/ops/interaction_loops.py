@@ -29,7 +29,7 @@ def _tile(own, i, j, dots):  # type: ignore[no-untyped-def]
     dots[i + 3, j], dots[i + 3, j + 1], dots[i + 3, j + 2], dots[i + 3, j + 3] = s30, s31, s32, s33
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(f4[:,:,::1], i8[:,::1], i8[:,::1], i8, f4[:,::1])")
 def dots_loop(features, tiles, runs, kept, dots):  # type: ignore[no-untyped-def]
     """dots[B, kept * D + P] of features[B,n,D]: the first `kept` as they are, and the products of pairs behind them.
 
@@ -144,7 +144,7 @@ def _weigh(features, above, below, runs, kept, dy, distinct, weights, own, total
             total[i, d] += dy[i * width + d]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(f4[:,:,::1], i8[::1], i8[::1], i8[:,::1], i8, f4[:,::1], f4[:,:,::1])")
 def gradient_loop(features, above, below, runs, kept, dy, gradient):  # type: ignore[no-untyped-def]
     """gradient[B,n,D] of features[B,n,D] for dy[B, kept * D + P]: for each example, the symmetric matrix of dy times
     the features.

@@ -44,7 +44,7 @@ def _row_key(seed, row):  # type: ignore[no-untyped-def]
     return mix(mix(seed ^ np.uint64(0x5851F42D4C957F2D)) + np.uint64(row) * np.uint64(0xC2B2AE3D27D4EB4F))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(f4[:,::1], u8, i8, i8, f8, f8)")
 def _uniform(out, seed, first_row, first_column, low, high):  # type: ignore[no-untyped-def]
     scale = (high - low) / 16777216.0
     for r in range(out.shape[0]):
@@ -53,7 +53,7 @@ def _uniform(out, seed, first_row, first_column, low, high):  # type: ignore[no-
             out[r, d] = low + scale * np.float64(_bits(key, first_column + d) >> np.uint64(40))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(f4[:,::1], u8, i8, i8, f8, f8)")
 def _normal(out, seed, first_row, first_column, mean, std):  # type: ignore[no-untyped-def]
     for r in range(out.shape[0]):
         key = _row_key(seed, first_row + r)
@@ -74,3 +74,6 @@ def _uniform_at(out, seed, rows, low, high):  # type: ignore[no-untyped-def]
 def _normal_at(out, seed, rows, mean, std):  # type: ignore[no-untyped-def]
     for r in range(out.shape[0]):
         _normal(out[r : r + 1], seed, first_row=rows[r], first_column=0, mean=mean, std=std)
+
+
+UNIFORM, NORMAL = (_uniform,), (_normal,)  # the loops of each

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from htrain.errors import DataError
 from htrain.jit import njit
 from htrain.net.net import Blob, Op
-from htrain.ops.base import Cost, OpDef, RowChange, RowRead, Signature, no_outputs
+from htrain.ops.base import Cost, OpDef, RowChange, RowRead, Signature, no_outputs, runs
 from htrain.ops.bundle import Bundle, Kinds
 from htrain.ops.expectation import Counts, Expectation, rows_like
 from htrain.ops.pointers import array_at, prefetch_row
@@ -143,7 +143,7 @@ def _numbered(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[:,::1])")
 def _shapes(counts, forms):  # type: ignore[no-untyped-def]
     """The dimensions of the rows of all tables, one behind the other."""
     dims = np.empty(2 * counts.size, np.int64)
@@ -152,7 +152,7 @@ def _shapes(counts, forms):  # type: ignore[no-untyped-def]
     return dims
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[:,::1], i8[::1], i8[::1], i8[::1])")
 def _gather(tables, forms, ids, counts, out):  # type: ignore[no-untyped-def]
     """The first table with an id outside it, or -1."""
     for t in range(tables.size):
@@ -244,7 +244,7 @@ def _first_of_other_form(grads: Bundle) -> int:
     return next((place for place, form in enumerate(forms) if form != ("float32", 2)), 0)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[::1], i8[:,::1])")
 def _misshapen(dims, counts, forms):  # type: ignore[no-untyped-def]
     """The first table whose gradients are fewer than its ids, or not as wide as it; or -1."""
     for t in range(counts.size):
@@ -266,7 +266,7 @@ def _parts(tables, forms, ids, counts, grads, t):  # type: ignore[no-untyped-def
     )
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[:,::1], i8[::1], i8[::1], i8[::1], f8)")
 def _sgd(tables, forms, ids, counts, grads, lr):  # type: ignore[no-untyped-def]
     """The first table with an id outside it, or -1."""
     for t in range(tables.size):
@@ -276,7 +276,7 @@ def _sgd(tables, forms, ids, counts, grads, lr):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[::1], i8[:,::1], i8[::1], i8[::1], i8[::1], f8, f8)")
 def _adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignore[no-untyped-def]
     for t in range(tables.size):
         table, at, rows, first = _parts(tables, forms, ids=ids, counts=counts, grads=grads, t=t)
@@ -287,7 +287,7 @@ def _adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignor
     return -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[::1], i8[:,::1], i8[::1], i8[::1], i8[::1], f8, f8)")
 def _rowwise_adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # type: ignore[no-untyped-def]
     for t in range(tables.size):
         table, at, rows, first = _parts(tables, forms, ids=ids, counts=counts, grads=grads, t=t)
@@ -304,7 +304,7 @@ def _rowwise_adagrad(tables, states, forms, ids, counts, grads, lr, eps):  # typ
     return -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[::1], i8[::1], i8[:,::1], i8[::1], i8[::1], i8[::1], f8, f8, f8, f8)")
 def _ftrl(tables, states, forms, ids, counts, grads, lr, beta, l1, l2):  # type: ignore[no-untyped-def]
     for t in range(tables.size):
         table, at, rows, first = _parts(tables, forms, ids=ids, counts=counts, grads=grads, t=t)
@@ -315,6 +315,11 @@ def _ftrl(tables, states, forms, ids, counts, grads, lr, beta, l1, l2):  # type:
 
 
 # -- definitions -----------------------------------------------------------------------------------------------------
+
+
+def _step_loops(op: Op) -> Sequence[Any]:
+    step = {"sgd": _sgd, "adagrad": _adagrad, "ftrl": _ftrl}.get(str(op.attrs["optimizer"]), _rowwise_adagrad)
+    return _misshapen, step
 
 
 def _num_tables(op: Op) -> int:
@@ -399,6 +404,7 @@ DEFINITIONS = (
         expected=_expected_rows,
         bundles=_lists,
         bundled=_bundled_lookup,
+        loops=runs(_shapes, _gather),
     ),
     OpDef(
         "SparseStepTables",
@@ -414,5 +420,6 @@ DEFINITIONS = (
         on_host=True,
         bundles=_lists,
         bundled=_bundled_step,
+        loops=_step_loops,
     ),
 )

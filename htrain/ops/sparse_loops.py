@@ -122,7 +122,7 @@ def slot_of(key, mask):  # type: ignore[no-untyped-def]
     return np.int64(mixed >> np.uint64(20)) & mask
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[:], i8, i8[::1], i8[::1], i4[::1])")
 def _dedupe(ids, padding_idx, unique, inverse, slots):  # type: ignore[no-untyped-def]
     mask = slots.size - 1
     count = 0
@@ -294,3 +294,6 @@ def _weights_gradient(rows, dy, inverse, offsets, dweights):  # type: ignore[no-
                     total += rows[place, d] * dy[bag, d]
                 dweights[i] = total
     return True
+
+
+DEDUPE_LOOPS = (_dedupe,)

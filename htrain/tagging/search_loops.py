@@ -4,9 +4,10 @@ A score is (bytes beyond memory, seconds of the busiest device, sum of the fourt
 order. The third lets a search go on where several devices are equally busy.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import typeof
 from numpy.typing import NDArray
 
 from htrain.jit import njit
@@ -58,6 +59,28 @@ class Best(NamedTuple):
     change: Ints
 
 
+def _empty() -> tuple[Problem, State]:
+    """A problem of nothing, and its placement: of the types of all."""
+    ints, floats, floats2 = np.empty(0, np.int64), np.empty(0), np.empty((0, 0))
+    bools2 = np.empty((0, 0), np.bool_)
+    problem = Problem(
+        0, 0.0, capacity=floats2, allowed=bools2, unit_load=floats2, unit_memory=floats2,
+        value_bytes=floats, value_cpu=floats, value_lock=floats, value_memory=floats2, maker=ints, made_on=ints,
+        touched=ints, reads=ints, starts=ints, near=ints, near_starts=ints, fixed_near=bools2,
+    )  # fmt: skip
+    return problem, State(ints, np.empty((0, 0), np.int64), floats2)
+
+
+def _types_to_score() -> tuple[Any, ...]:
+    problem, state = _empty()
+    return typeof(problem), typeof(state.loads), typeof(np.empty(0))
+
+
+def _types_to_descend() -> tuple[Any, ...]:
+    problem, state = _empty()
+    return typeof(problem), typeof(state), typeof(0)
+
+
 @njit(nogil=True, cache=True)
 def _send(problem, loads, v, home, to, sign):  # type: ignore[no-untyped-def]
     """Add (or with sign -1 take away) what one message with value v from device `home` asks of both devices."""
@@ -105,7 +128,7 @@ def move(problem, state, u, to):  # type: ignore[no-untyped-def]
     loads[to, _MEMORY] += problem.unit_memory[u, to]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual=_types_to_score)
 def score(problem, loads, result):  # type: ignore[no-untyped-def]
     """Write the score of `loads` to result[3]."""
     overflow, busiest, spread, total = 0.0, 0.0, 0.0, 0.0
@@ -229,7 +252,7 @@ def _try_swaps(problem, state, best, trial, hot):  # type: ignore[no-untyped-def
     return tried
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual=_types_to_descend)
 def descend(problem, state, budget):  # type: ignore[no-untyped-def]
     """Take the best single move, else the best move of two neighbours, else the best swap, until none helps or `budget` placements
     have been scored. Returns how many were, and how many changes were made."""
@@ -252,3 +275,6 @@ def descend(problem, state, budget):  # type: ignore[no-untyped-def]
             move(problem, state, best.change[2], best.change[3])
         changes += 1
     return tried, changes
+
+
+LOOPS = descend, score  # that every search needs; the one that takes longest to compile first

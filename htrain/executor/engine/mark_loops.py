@@ -10,7 +10,7 @@ from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.step_loops import AHEAD
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(i8[:,::1], i8[::1], i8[::1], i8[::1], i8)")
 def mark_rows(tables, ids, counts, strides, epoch):  # type: ignore[no-untyped-def]
     """Mark rows of several tables: tables[T,3] are the address of marks, how many, and the id of the first row; ids[T] the addresses of counts[T] ids that are
     strides[T] apart. An id outside its table marks nothing: the step refuses it."""
@@ -50,7 +50,7 @@ def keep_rows(marks, ids, first, epoch, oldest, shift, rows, nexts, heads, used,
     return used
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(u1[::1], i8)")
 def count_rows(marks, oldest):  # type: ignore[no-untyped-def]
     """How many rows have a mark from `oldest` on."""
     count = 0
@@ -59,7 +59,7 @@ def count_rows(marks, oldest):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(u1[::1], i8, i8, i8, i8, u4[:,::1], i4[::1], u4[:,::1])")
 def gather_rows(marks, first, last, epoch, oldest, source, rows, target):  # type: ignore[no-untyped-def]
     """Copy the rows from `first` to `last` of source[R,W] that have a mark from `oldest` on, but not of this epoch, to target[n,W], their numbers to rows[n].
     Returns n.
@@ -79,7 +79,7 @@ def gather_rows(marks, first, last, epoch, oldest, source, rows, target):  # typ
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(u1[::1], i8, i4[::1], u4[:,::1], i8, i4[::1], u4[:,::1], i4[::1], i4)")
 def settle_rows(marks, epoch, rows, target, count, kept_rows, kept, nexts, place):  # type: ignore[no-untyped-def]
     """Of `count` rows that were gathered, without those that were stepped since, and with the kept ones of the list that begins at `place`; how many."""
     if place < 0:
@@ -102,10 +102,13 @@ def settle_rows(marks, epoch, rows, target, count, kept_rows, kept, nexts, place
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, usual="(u4[:,::1], i8, i4[::1], u4[:,::1], i4[::1], i4)")
 def restore_rows(target, first, kept_rows, kept, nexts, place):  # type: ignore[no-untyped-def]
     """Put the kept rows of the list that begins at `place` where they were: target[n,W] are rows from number `first` on."""
     while place >= 0:
         for w in range(target.shape[1]):
             target[kept_rows[place] - first, w] = kept[place, w]
         place = nexts[place]
+
+
+LOOPS = mark_rows, count_rows, gather_rows, settle_rows, restore_rows  # in the order in which a checkpoint needs them

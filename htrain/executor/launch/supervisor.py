@@ -12,19 +12,21 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 import psutil
 
 from htrain.errors import Error
+from htrain.executor.engine.loops_of_nets import loops_of
+from htrain.executor.host.ahead import compile_ahead
 from htrain.executor.host.journal import Journal
 from htrain.executor.host.process import end_with_parent, parent_number, settle
 from htrain.executor.host.sockets import folder_of
@@ -34,7 +36,9 @@ from htrain.executor.roles.alone import gone_on_alone
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Keys, Network
+from htrain.net.names import TRAINER, device_of
 from htrain.own.registry import load_own
+from htrain.plan.plan import load_part
 from htrain.printable import one_line
 
 _COMMAND = (
@@ -234,6 +238,7 @@ def _play(assignment: Assignment, connection: Connection) -> bytes:
     try:
         for roles in assignment.processes:
             playing.begin(roles)
+        playing.compile_ahead()
         while (said := playing.watch()).startswith(AGAIN):
             playing.begin_again(msgspec.json.decode(said.removeprefix(AGAIN), type=Again))
         return said
@@ -250,11 +255,17 @@ class _Playing:
         self._assignment = assignment
         self._connection = connection
         self._journals = {role: Journal() for role in assignment.alone}
+        self._ahead: BaseProcess | None = None
         self._incarnations: Counter[str] = Counter()
 
     def begin(self, roles: list[str]) -> None:
         """Fork the process of some roles."""
         self._fork(roles, self._assignment)
+
+    def compile_ahead(self) -> None:
+        """What roles will call is compiled beside them, while they begin. Where the plan is none, they say so."""
+        with suppress(Error):
+            self._ahead = compile_ahead(_loops_of(self._assignment))
 
     def begin_again(self, again: Again) -> None:
         """Fork the process of a role anew, which goes on where its last has written that it was, or with a checkpoint."""
@@ -292,6 +303,9 @@ class _Playing:
         """Until all have ended, of which none may be begun again, or the launcher has something to say, which is returned. Raises EOFError where it has closed
         its end."""
         while self._goes_on and self._connection not in wait([self._connection, *self._sentinels], _TICK_SECONDS):
+            if self._ahead and self._ahead.exitcode is not None:
+                self._ahead.close()
+                self._ahead = None
             for process in [process for process in self._living if process.exitcode is not None]:
                 self._living.remove(process)
                 for role in self._processes[process]:
@@ -309,9 +323,19 @@ class _Playing:
 
     def end(self, seconds: float) -> None:
         """Wait so long for those that are on their way out; end the others."""
+        if self._ahead:
+            _end([self._ahead], 0.0)
         _end([process for process in self._processes if process.pid], seconds)
         for journal in self._journals.values():
             journal.close()
+
+
+def _loops_of(assignment: Assignment) -> Iterable[Any]:
+    """Those that roles of an assignment run; of trainers before others, whose loops take longest."""
+    devices = sorted({device_of(role) for roles in assignment.processes for role in roles}, key=lambda d: d != TRAINER)
+    return loops_of(
+        net for device in devices for net in load_part(assignment.settings.plan_folder, device).nets.values()
+    )
 
 
 def _say(connection: Connection, event: Started | Ended | Rests) -> None:
