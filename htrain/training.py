@@ -80,9 +80,9 @@ def run(
     Where a role dies, hangs or falls silent, the run goes on by itself from its last checkpoint, so that every example is trained once, until `retries` tries
     in a row have failed without a checkpoint between them; `auto` is 3, and 0 where roles cannot be started again: under MPI, and as threads. A trainer that
     dies, and keeps no weights, rows or place in a round, is begun again `alone` while all others go on: of the batches that it had begun, at most two for each
-    net replica, it trains all again. With `retry="partial"` a sparse PS is begun again, too, and those trainers with it, while other PSs go on: its rows are
-    those of the last checkpoint, and lose what they had learnt since. With `retry="whole"`, and for `deterministic` runs, all are begun again together, which
-    trains nothing twice.
+    net replica, it trains all again. So is a group PS, with the weights that it had, and the trainers of its group with it. With `retry="partial"` a sparse PS
+    is begun again, too, and those trainers with it, while other PSs go on: its rows are those of the last checkpoint, and lose what they had learnt since.
+    With `retry="whole"`, and for `deterministic` runs, all are begun again together, which trains nothing twice.
 
     Versions of the model go to the address `publish`, a folder or a place that fsspec knows, such as s3://bucket/models/ads: every `publish_every` seconds
     while training goes on, and at the end; `end` is for the last alone. Each `publish_full_every`-th has all rows, others those that have changed (HT 4.3).

@@ -222,9 +222,9 @@ def compile_command(
     "--retry",
     default="alone",
     type=click.Choice(["alone", "partial", "whole"]),
-    help="A trainer that dies and keeps no weights or rows is begun again alone, and trains again what it had begun, at most two batches a net replica; "
-    "a sparse PS, too, with the rows of the last checkpoint, which lose what they have learnt since; or all roles together from there, which trains nothing "
-    "twice and loses nothing. [default: alone]",
+    help="A trainer that dies and keeps no weights or rows is begun again alone, and trains again what it had begun, at most two batches a net replica, and a "
+    "group PS with the weights that it had, and the trainers of its group; a sparse PS, too, with the rows of the last checkpoint, which lose what they have "
+    "learnt since; or all roles together from there, which trains nothing twice and loses nothing. [default: alone]",
 )
 @malformed_flag("the run")
 @workers_flag

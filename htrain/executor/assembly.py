@@ -1,5 +1,6 @@
 """A role put together from its plan: what it holds, and the machines that decide what it does. Threads and sockets come to it elsewhere."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from htrain.executor.engine.marks import Marks
 from htrain.executor.engine.program import build_program
 from htrain.executor.engine.store import Store, allocate, fill
 from htrain.executor.host.accelerator import Host, accelerator_of
+from htrain.executor.host.kept import Kept
 from htrain.executor.record.checkpoint import ROWS
 from htrain.executor.roles.endpoints import holder_number, sync_endpoint
 from htrain.executor.roles.server import Centre, ServerMachine
@@ -21,8 +23,17 @@ from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import cache_of, sync_of
 from htrain.net.names import DENSE_PS, NetName, Role, device_of
 from htrain.net.net import Net, Parameter
+from htrain.ops.base import dtype_of
 from htrain.plan.plan import Plan
 from htrain.spec.centres import EACH
+
+
+def _room_for(plan: Plan, role: Role) -> tuple[int, int]:
+    """How many bytes at most the parameters of a role have that its nets ask for, and how many there are: one may be asked for by several nets."""
+    step = plan.net_of(str(role.device))
+    nets = [step, step, plan.sync_net(str(role.device))]  # a step may be cut in two
+    found = [p for net in nets if net for p in net.parameters.values() if p.kind != "cache"]
+    return sum(math.prod(p.shape) * dtype_of(p.dtype).itemsize for p in found), len(found)
 
 
 class Earlier(Protocol):
@@ -39,14 +50,23 @@ class Assembly:
     """One role of a plan: its parameters by name in `store`, its `caches`, and the engines over them.
 
     `replicas` are the net replicas of a trainer; `mapped` is the folder of tables that lie in files, None for memory, which is `shared` with the processes
-    that this one forks.
+    that this one forks, or `kept` for the next process of the role.
     """
 
     def __init__(
-        self, plan: Plan, name: str, *, replicas: int, mapped: Path | None = None, shared: bool = False
+        self,
+        plan: Plan,
+        name: str,
+        *,
+        replicas: int,
+        mapped: Path | None = None,
+        shared: bool = False,
+        kept: Kept | None = None,
     ) -> None:
         self.plan, self.name, self.role = plan, name, Role.parse(name)
-        self._shared = shared
+        self._shared, self.kept = shared, kept
+        if kept:
+            kept.open(*_room_for(plan, self.role))
         self.device = str(self.role.device)
         self.replicas = replicas
         self.store: Store = {}
@@ -68,7 +88,7 @@ class Assembly:
     def is_private(self) -> bool:
         """Whether its parameters lie in memory of this process alone, of which a fork has its own. It has none of an accelerator's."""
         on_host = all(tensor.device.type == "cpu" for tensor in self.store.values())
-        return on_host and not self._shared and self._mapped is None
+        return on_host and not self._shared and self._mapped is None and not self.kept
 
     @property
     def bound(self) -> int:
@@ -89,7 +109,7 @@ class Assembly:
         """An engine over parameters of this role, which are made uninitialised where they are not there yet."""
         there = self._accelerator.places_of(net)
         for name, tensor in allocate(
-            net, self._mapped, there, self.cache_half.joined(net), shared=self._shared
+            net, self._mapped, there, self.cache_half.joined(net), shared=self._shared, kept=self.kept
         ).items():
             self.store.setdefault(name, tensor)
         self.caches |= self.cache_half.caches(net, self.store, there)
@@ -116,7 +136,10 @@ class Assembly:
         if net is None:
             return None
         half = self.sync_half
-        return SyncMachine(self.name, self.engine_of(net), half.rounds(), holds_writes=half.holds_writes)
+        begin = self.kept.next_round if self.kept else 0
+        return SyncMachine(
+            self.name, self.engine_of(net), half.rounds(begin), holds_writes=half.holds_writes, kept=self.kept
+        )
 
     def fill(self, folder: Path) -> None:
         """First values for every parameter; files come from the plan's `folder`. Raises PlanError."""

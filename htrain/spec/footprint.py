@@ -11,6 +11,7 @@ def role_bytes(processes: int) -> int:
     return ROLE_BYTES + (processes - 1) * FURTHER_BYTES
 
 
+MOST_COPIED_BYTES = 64 << 20  # of parameters without marks, for a checkpoint: some hundredths of a second of standstill
 LEAST_MARKED_BYTES = 64 << 10  # of a table whose rows have marks
 
 

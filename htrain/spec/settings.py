@@ -16,8 +16,8 @@ PublishSeconds = Annotated[float, Meta(gt=0)] | Literal["end"]  # between two ve
 MostRetries = (
     Annotated[int, Meta(ge=0, le=1000)] | Literal["auto"]
 )  # of a run that fails, in a row; `auto` is 3 where roles can be started again
-# What is begun again with the rows of a checkpoint where a role dies: all, or nothing that can do without (a trainer that keeps nothing that others need), or a
-# sparse PS's own, which lose what they have learnt since.
+# What is begun again with the rows of a checkpoint where a role dies: all, or nothing that can do without (a trainer that keeps nothing that others need, a
+# group PS, whose weights outlive its process), or a sparse PS's own, which lose what they have learnt since.
 RetryWhat = Literal["alone", "partial", "whole"]
 MostAccesses = Annotated[int, Meta(ge=1, le=1 << 40)] | Literal["all"]  # kept of what caches are asked for
 MOST_ACCESSES = 1 << 21  # distinct rows of batches that `htrain advise` keeps of what caches are asked for

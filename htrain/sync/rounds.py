@@ -153,6 +153,10 @@ class JointRounds(Generic[Source]):
         others = self._members - {source}
         return [Invite(others, round)] if others else []
 
+    def comes_back(self, source: Source) -> list[Invite[Source]]:
+        """A member that was away may have missed invitations. Requires: it had ended each round that it had come to."""
+        return [Invite(frozenset({source}), round) for round, come in self._come.items() if source not in come]
+
     def collected(self, source: Source, round: int) -> list[AnswerAll[Source]]:
         """A member's snapshot has been collected. Requires: its round has begun."""
         self._come[round] |= {source}

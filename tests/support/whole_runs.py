@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,37 @@ def parameters(run: Path) -> dict[str, torch.Tensor]:
         for file in sorted(folder.glob("*.safetensors"))
         for name, value in load_file(file).items()
     }
+
+
+@contextmanager
+def runs(*common: str) -> Iterator[Callable[..., Started]]:
+    """What starts runs of `start`'s arguments with some that are `common` to all, and one thread for each PS: several that step one row at once may lose a step
+    of it (Hogwild). None is left."""
+    started: list[Started] = []
+
+    def begin(plan: Path, data: str, *arguments: str) -> Started:
+        started.append(start(plan, data, "--workers", "1", *common, *arguments))
+        return started[-1]
+
+    try:
+        yield begin
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def follow(victim: str, run: Path, process: Process, *, along: str | None = None) -> None:
+    """Kill a role, and wait until another process plays it; those whose names begin with `along`, too, and no others where that is said."""
+    before = places(run)
+    os.kill(before[victim], signal.SIGKILL)
+    again = {role for role in before if role == victim or (along and role.startswith(along))}
+
+    def is_back() -> bool:
+        now = places(run)
+        return now.keys() == before.keys() and all(now[role] != before[role] for role in again)
+
+    wait_until(is_back, process, f"another {victim}")
+    now = places(run)
+    if along is not None:
+        assert {role for role in before if now[role] != before[role]} == again, "the others go on"

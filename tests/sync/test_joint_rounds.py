@@ -28,6 +28,18 @@ def test_one_member_alone_has_nobody_to_invite() -> None:
     assert joint.collected("a", 0) == [AnswerAll(frozenset("a"), 0)]
 
 
+def test_who_was_away_is_invited_once_more_to_each_round_that_it_has_not_come_to() -> None:
+    joint = JointRounds("abc")
+    joint.begun("a", 4)
+    joint.collected("a", 4)
+    joint.begun("c", 5)
+    assert joint.comes_back("b") == [Invite(frozenset("b"), 4), Invite(frozenset("b"), 5)]
+    joint.collected("b", 4)
+    assert joint.comes_back("b") == [Invite(frozenset("b"), 5)]
+    joint.collected("c", 4)
+    assert joint.comes_back("a") == [Invite(frozenset("a"), 5)], "the round before is over"
+
+
 def test_a_holder_comes_to_a_round_that_it_is_invited_to() -> None:
     rounds = SyncRounds(10)
     assert rounds.invited(0) == [StartRound(0)]

@@ -16,7 +16,9 @@ from ledger import DATA, counted, ledger_plan, owed
 from whole_runs import (
     ENDLESS,
     another_checkpoint,
+    follow,
     places,
+    runs,
     start,
     stopped,
     wait_for_a_checkpoint,
@@ -42,27 +44,8 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., Started]]:
-    started: list[Started] = []
-
-    def begin(plan: Path, *arguments: str, data: str = DATA) -> Started:
-        workers = ("--workers", "1")  # several that step one row at once may lose a step of it (Hogwild)
-        process = start(plan, data, "--out", str(tmp_path / "run"), "--retries", "3", *workers, *arguments)
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def kill_and_wait(victim: str, folder: Path, process: Started) -> None:
-    """Until another process plays the victim's role."""
-    before = places(folder)
-    os.kill(before[victim], signal.SIGKILL)
-    wait_until(lambda: places(folder)[victim] != before[victim], process, f"another {victim}")
-    others = {role: pid for role, pid in before.items() if role != victim}
-    assert {role: pid for role, pid in places(folder).items() if role != victim} == others, "the others go on"
+    with runs("--out", str(tmp_path / "run"), "--retries", "3") as begin:
+        yield lambda plan, *arguments, data=DATA: begin(plan, data, *arguments)
 
 
 def require_no_more_than_told(trained: np.ndarray, wanted: np.ndarray, said: str, *, kills: int) -> None:
@@ -86,7 +69,7 @@ def test_whichever_trainer_is_killed_the_others_go_on_and_only_what_it_had_begun
     for victim in victims:
         another_checkpoint(folder, process)
         time.sleep(0.3)
-        kill_and_wait(victim, folder, process)
+        follow(victim, folder, process, along="")
     another_checkpoint(folder, process)
     said = stopped(process)
     assert [role for role, _ in LAST.findall(said)] == list(victims)
@@ -136,7 +119,7 @@ def test_a_run_whose_trainer_was_killed_comes_to_the_end_of_its_data(
     folder = tmp_path / "run"
     process = run(plan, "--epochs", "12", "--json")
     wait_for_examples(folder, process, 3000)
-    kill_and_wait("trainer:1:0", folder, process)
+    follow("trainer:1:0", folder, process, along="")
     document, said = process.communicate(timeout=90)
     assert process.returncode == 0, said
     found = json.loads(document)
@@ -153,7 +136,7 @@ def test_a_run_that_goes_on_behind_trains_what_is_left_once(
     process = run(plan, *ENDLESS, "--checkpoint-seconds", "3")
     wait_for_a_checkpoint(folder, process)
     time.sleep(0.5)
-    kill_and_wait("trainer:0:1", folder, process)
+    follow("trainer:0:1", folder, process, along="")
     said = stopped(process)
     off = (counted(plan, folder) - owed(folder)).sum()
     again = start(plan, DATA, "--resume", str(folder), *ENDLESS, "--workers", "1", "--checkpoint-seconds", "0.7")
@@ -173,7 +156,7 @@ def test_a_trainer_that_dies_again_and_again_is_begun_again_with_all_others(
     folder = tmp_path / "run"
     process = run(plan, *ENDLESS, "--checkpoint-seconds", "15", "--retries", "1")
     wait_for_examples(folder, process, 1)
-    kill_and_wait("trainer:0:0", folder, process)
+    follow("trainer:0:0", folder, process, along="")
     before = places(folder)
     os.kill(before["trainer:0:0"], signal.SIGKILL)
     wait_until(lambda: not set(places(folder).values()) & set(before.values()), process, "another try")

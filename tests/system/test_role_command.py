@@ -319,28 +319,29 @@ def test_a_role_that_is_killed_and_started_again_is_taken_in_and_every_example_i
     assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
 
 
-def test_a_sparse_ps_of_a_role_command_goes_back_alone_and_trainers_of_others_are_begun_again_with_it(
+def test_a_ps_of_a_role_command_is_begun_again_alone_and_trainers_of_others_with_it(
     elsewhere: Elsewhere, tmp_path: Path
 ) -> None:
-    plan, victim = tmp_path / "plan", "sparse_ps:1"
+    plan = tmp_path / "plan"
     ledger_plan(this_machine(groups=1, trainers=2, group_ps=1, sparse_ps=2, dense_ps=0)).save(plan)
     often = ("--checkpoint-seconds", "2", "--retries", "3", "--retry", "partial", "--workers", "1")
     launcher = elsewhere.launch(plan, DATA, *ENDLESS, *often)
-    names = ("trainer:0:0", "trainer:0:1", "group_ps:0:0", "sparse_ps:0", victim)
+    names = ("trainer:0:0", "trainer:0:1", "group_ps:0:0", "sparse_ps:0", "sparse_ps:1")
     roles = {name: elsewhere.role(name) for name in names}
     wait_for_a_checkpoint(elsewhere.run, launcher)
-    for count in (1, 2):
+    for count, victim in enumerate(("sparse_ps:1", "group_ps:0:0", "sparse_ps:1"), 1):
         another_checkpoint(elsewhere.run, launcher)
         time.sleep(0.3)
         before = {name: elsewhere.pid_of(name) for name in names}
         os.kill(before[victim], signal.SIGKILL)
         wait_until(lambda c=count: heard(launcher).count("goes on after") == 3 * c, launcher, "another")  # type: ignore[misc]
         after = {name: elsewhere.pid_of(name) for name in names}
-        assert [name for name in names if before[name] == after[name]] == ["group_ps:0:0", "sparse_ps:0"]
+        assert [name for name in names if before[name] == after[name]] == [name for name in names[2:] if name != victim]
     another_checkpoint(elsewhere.run, launcher)
     launcher.send_signal(signal.SIGINT)
     said = ended(launcher, 130)
     assert said.count("its rows are those of examples_") == 2, said
+    assert said.count("its weights are as it left them") == 1, said
     assert "the run goes on" not in said, said
     for role in roles.values():
         ended(role, 130)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from htrain.errors import PlanError, RunError
+from htrain.executor.host.kept import Kept
 from htrain.executor.host.memory import empty
 from htrain.net.net import Net, Op, Parameter
 from htrain.ops import OPS
@@ -32,9 +33,10 @@ def allocate(
     joined: Iterable[Sequence[str]] = (),
     *,
     shared: bool = False,
+    kept: Kept | None = None,
 ) -> Store:
     """Uninitialised memory for every parameter of `net` but caches, on an accelerator where `places` say so, or `shared` with the
-    processes that this one forks; pages are taken from the machine when they are first written.
+    processes that this one forks, or `kept` for the next process of the role; pages are taken from the machine when they are first written.
 
     Tables that are `joined` lie in one piece of memory, one behind the other. With a folder `mapped`, tables and their states lie in files there,
     which are gone when the process is. Raises RunError when the disk, or memory, has no room.
@@ -43,7 +45,9 @@ def allocate(
     for names in joined:
         store.update(_in_one_piece([net.parameters[name] for name in names], mapped, shared=shared))
     for name, parameter in net.parameters.items():
-        if name in places and parameter.kind != "cache":
+        if kept and parameter.kind != "cache":
+            store[name] = kept.piece(parameter.shape, dtype_of(parameter.dtype))
+        elif name in places and parameter.kind != "cache":
             store[name] = torch.empty(parameter.shape, dtype=dtype_of(parameter.dtype), device=places[name])
         elif name not in store and parameter.kind != "cache":
             place = mapped if net.holds_rows(parameter) else None

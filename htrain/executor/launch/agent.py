@@ -232,8 +232,10 @@ class _Agent:
         self._inbox.wait(_LISTEN_SECONDS, [each for part in parts for each in part.descriptors])
         self._heed()
         if watched and (lost := watched.lost()):
+            can_be_followed = watched.can_begin_again(lost.partition(" ")[0])
             self._has_lost = lost
-            self._say(RoleEnded(self._name, self._number, lost, self._again[lost.partition(" ")[0]]))
+            role = lost.partition(" ")[0]
+            self._say(RoleEnded(self._name, self._number, lost, self._again[role], can_be_followed))
         got = self._inbox.receive(0)
         if self._pulse:
             self._pulse.listened(heard=got is not None)

@@ -8,7 +8,7 @@ from htrain.errors import Error, RunError
 from htrain.executor.assembly import Assembly
 from htrain.executor.engine.context import Spread
 from htrain.executor.host.bell import Bell
-from htrain.executor.host.journal import Journal
+from htrain.executor.host.left import NOTHING_LEFT, Left
 from htrain.executor.host.memory import keep_pages
 from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.launch.pulse import Pulse, beat_seconds
@@ -32,9 +32,9 @@ def play(
     settings: RunSettings,
     network: Network,
     launcher: Launcher,
-    journal: Journal | None = None,
+    left: Left = NOTHING_LEFT,
 ) -> None:
-    """Be role `name` until the launcher says stop, or is gone. A trainer keeps the `journal`, from which another may go on.
+    """Be role `name` until the launcher says stop, or is gone. Another may go on from what is `left`.
 
     Raises nothing that goes wrong with the role: the launcher is told of it instead.
     """
@@ -58,7 +58,7 @@ def play(
         if failure:
             raise failure
         role = RunningRole(
-            name, plan, settings, network, on_change=bell.ring, parts=parts, processes=processes, journal=journal
+            name, plan, settings, network, on_change=bell.ring, parts=parts, processes=processes, left=left
         )
         pulse.hangs = role.watch.tick
         known = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
@@ -122,13 +122,14 @@ def play_all(
     settings: RunSettings,
     network: Network,
     launcher: Launcher,
-    journal: Journal | None = None,
+    left: Left = NOTHING_LEFT,
 ) -> None:
-    """Be all of some roles in this process, the first of them, which keeps the `journal`, in this thread; `plan_of` gives what each has to know of the plan."""
+    """Be all of some roles in this process, the first of them, in this thread, from which another may go on with what is `left`; `plan_of` gives what each
+    has to know of the plan."""
     network.is_shared = network.is_shared or len(roles) > 1
     first, *others = roles
     threads = [thread_role(role, plan_of(role), settings, network, launcher) for role in others]
-    play(first, plan_of(first), settings, network, launcher, journal=journal)
+    play(first, plan_of(first), settings, network, launcher, left=left)
     for thread in threads:
         thread.join(_LAST_SECONDS)
 

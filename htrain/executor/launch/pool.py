@@ -123,6 +123,7 @@ class RoleProcesses:
         self._hears = True
         self._rests = self._is_over = False
         self._statuses: dict[str, int] = {}
+        self._last: set[str] = set()  # roles whose processes have left nothing that another could go on with
         self.pids: dict[str, int] = {}
         with suppress(OSError):  # a supervisor that is gone: `lost` says so
             assignment = Assignment(list(map(list, processes)), settings, launcher, place, list(alone))
@@ -148,7 +149,7 @@ class RoleProcesses:
 
     def can_begin_again(self, role: str) -> bool:
         """Whether it is one that may be alone, and its process has started."""
-        return role in self._alone and role in self.pids and self._ended() is None
+        return role in self._alone - self._last and role in self.pids and self._ended() is None
 
     def begin_again(self, role: str, checkpoint: str) -> None:
         """Have the process of a role forked anew: it goes on from where the last was, which is ended if it has not, or with the parameters of a checkpoint."""
@@ -177,6 +178,7 @@ class RoleProcesses:
                     self._rests = True
                 elif event.role in self.pids:  # else of one that is begun again, and was to end
                     self._statuses[event.role] = event.status
+                    self._last |= set() if event.can_be_followed else {event.role}
         except (EOFError, OSError):
             self._hears = False
             self._ended(_STATUS_SECONDS)

@@ -14,7 +14,8 @@ from htrain.executor.assembly import NOTHING, Assembly
 from htrain.executor.engine.context import first_step
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.store import Store
-from htrain.executor.host.journal import Journal
+from htrain.executor.host.kept import Kept
+from htrain.executor.host.left import NOTHING_LEFT, Left
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.usage import ProcessUsage, ThreadUsage
 from htrain.executor.host.watch import Watch
@@ -38,15 +39,17 @@ from htrain.executor.transport.collective import CollectiveLoop, Connector
 from htrain.executor.transport.peers import Peers
 from htrain.executor.transport.port import Inbox, Network, Outbox, sent_by_role
 from htrain.membership.served import Serving
-from htrain.net.names import TRAINER, WORKERS, Role, device_of, number_of, role_of
+from htrain.net.names import GROUP_PS, TRAINER, WORKERS, Role, device_of, number_of, role_of
 from htrain.plan.plan import Plan
 
 
-def assembled(name: str, plan: Plan, settings: RunSettings, *, shared: bool = False) -> Assembly:
-    """The parts of a role, as a run has them; in memory that is `shared` with the processes that this one forks."""
+def assembled(
+    name: str, plan: Plan, settings: RunSettings, *, shared: bool = False, kept: Kept | None = None
+) -> Assembly:
+    """The parts of a role, as a run has them; in memory that is `shared` with the processes that this one forks, or `kept` for the next process of the role."""
     mapped = settings.run_folder / "tables" if plan.options.sparse_sync.store == "mapped" else None
     replicas = 1 if settings.deterministic else plan.options.net_replicas
-    return Assembly(plan, name, replicas=replicas, mapped=mapped, shared=shared)
+    return Assembly(plan, name, replicas=replicas, mapped=mapped, shared=shared, kept=kept)
 
 
 class RunningRole:
@@ -65,7 +68,7 @@ class RunningRole:
         on_change: Callable[[], None] = lambda: None,
         parts: Assembly | None = None,
         processes: Sequence[ServerProcess] = (),
-        journal: Journal | None = None,
+        left: Left = NOTHING_LEFT,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -87,9 +90,9 @@ class RunningRole:
         self._network = network
         self._on_change = on_change
         self._connector: Connector | None = None
-        self._parts = parts or assembled(name, plan, settings)
+        self._parts = parts or assembled(name, plan, settings, kept=left.kept)
         self._processes = processes
-        self._journal = journal
+        self._journal = left.journal
         self.store, self.caches, self._cache = self._parts.store, self._parts.caches, self._parts.cache_half
         self._neighbours: dict[str, dict[str, Any]] = network.shared("caches", dict)
         self._neighbours[name] = self.caches
@@ -186,6 +189,14 @@ class RunningRole:
 
     def _fill(self) -> None:
         self._restore_totals()
+        kept = self._parts.kept
+        if kept and kept.is_filled:  # by a process of this role before
+            return
+        self._fill_anew()
+        if kept:
+            kept.fill()
+
+    def _fill_anew(self) -> None:
         if self.settings.restore and not all(self.settings.begin_with):
             self._load(Path(self.settings.restore))
             return
@@ -300,6 +311,8 @@ class RunningRole:
     def found(self, role: str, book: dict[str, str]) -> None:
         """It has been begun again, with its endpoints at these addresses."""
         self._network.found(role, book)
+        if self.server and role_of(role) == GROUP_PS:
+            self.server.comes_back(role)
 
     def pause(self) -> None:
         """Begin no more steps or rounds; `quiet` says when those under way have ended."""

@@ -28,6 +28,8 @@ from htrain.errors import Error
 from htrain.executor.engine.loops_of_nets import loops_of
 from htrain.executor.host.ahead import compile_ahead
 from htrain.executor.host.journal import Journal
+from htrain.executor.host.kept import Kept
+from htrain.executor.host.left import NOTHING_LEFT, Left
 from htrain.executor.host.process import end_with_parent, parent_number, settle
 from htrain.executor.host.sockets import folder_of
 from htrain.executor.launch.environment import role_environment
@@ -36,7 +38,7 @@ from htrain.executor.roles.alone import gone_on_alone
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Keys, Network
-from htrain.net.names import TRAINER, device_of
+from htrain.net.names import GROUP_PS, TRAINER, device_of, role_of
 from htrain.own.registry import load_own
 from htrain.plan.plan import load_part
 from htrain.printable import one_line
@@ -89,10 +91,11 @@ class Started(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """A role's process has ended: with an exit status, or -N by signal N."""
+    """A role's process has ended: with an exit status, or -N by signal N. Whether another of that role would find what it needs here."""
 
     role: str
     status: int
+    can_be_followed: bool = True
 
 
 class Rests(msgspec.Struct, frozen=True, tag=True):
@@ -254,7 +257,7 @@ class _Playing:
         self._living: list[BaseProcess] = []  # as the launcher has been told
         self._assignment = assignment
         self._connection = connection
-        self._journals = {role: Journal() for role in assignment.alone}
+        self._left = {role: _left_by(role) for role in assignment.alone}
         self._ahead: BaseProcess | None = None
         self._incarnations: Counter[str] = Counter()
 
@@ -272,7 +275,8 @@ class _Playing:
         role = again.role
         self._end_last(role)
         self._incarnations[role] += 1
-        word = self._journals[role].read()
+        journal = self._left[role].journal
+        word = journal.read() if journal else b""
         settings = gone_on_alone(self._assignment.settings, role, self._incarnations[role], word, again.checkpoint)
         self._fork([role], replace(self._assignment, settings=settings))
 
@@ -291,7 +295,7 @@ class _Playing:
             process.close()
 
     def _fork(self, roles: list[str], assignment: Assignment) -> None:
-        arguments = roles, assignment, self._connection, self._journals.get(roles[0])
+        arguments = roles, assignment, self._connection, self._left.get(roles[0], NOTHING_LEFT)
         process = multiprocessing.get_context("fork").Process(target=_be_roles, args=arguments, name=roles[0])
         process.start()
         self._processes[process] = roles
@@ -309,13 +313,16 @@ class _Playing:
             for process in [process for process in self._living if process.exitcode is not None]:
                 self._living.remove(process)
                 for role in self._processes[process]:
-                    _say(self._connection, Ended(role, process.exitcode or 0))
+                    _say(
+                        self._connection,
+                        Ended(role, process.exitcode or 0, self._left.get(role, NOTHING_LEFT).is_whole),
+                    )
                 self._let_go(process)
         return self._connection.recv_bytes() if self._goes_on else b""
 
     @property
     def _goes_on(self) -> bool:
-        return bool(self._living or self._journals)
+        return bool(self._living or self._left)
 
     @property
     def _sentinels(self) -> list[int]:
@@ -326,8 +333,12 @@ class _Playing:
         if self._ahead:
             _end([self._ahead], 0.0)
         _end([process for process in self._processes if process.pid], seconds)
-        for journal in self._journals.values():
-            journal.close()
+        for left in self._left.values():
+            left.close()
+
+
+def _left_by(role: str) -> Left:
+    return Left(kept=Kept(role)) if role_of(role) == GROUP_PS else Left(Journal())
 
 
 def _loops_of(assignment: Assignment) -> Iterable[Any]:
@@ -353,7 +364,7 @@ def _end(roles: Sequence[BaseProcess], seconds: float) -> None:
         role.join()
 
 
-def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connection, journal: Journal | None) -> None:
+def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connection, left: Left) -> None:
     """A process of roles: play them, then leave without the supervisor's own way out."""
     end_with_parent(parent=parent_number())
     connection.close()
@@ -361,7 +372,7 @@ def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connecti
     try:
         network = assignment.network()
         play_all(
-            roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher, journal=journal
+            roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher, left=left
         )  # fmt: skip
         network.close()
     except BaseException as error:

@@ -19,10 +19,10 @@ from htrain.executor.record.deltas import Deltas
 from htrain.executor.record.share import Share
 from htrain.executor.record.tensor_file import values_of
 from htrain.printable import one_line
+from htrain.spec.footprint import MOST_COPIED_BYTES
 
 _LEAST_SECONDS = 300.0  # for a share, and those that its bytes take on a slow disk: then what writes it is ended, or left to itself, and the share refused
 _BYTES_PER_SECOND = 10e6
-_MOST_COPIED = 64 << 20  # bytes: some hundredths of a second of standstill
 
 
 def _seconds_for(num_bytes: int) -> float:
@@ -128,7 +128,8 @@ class Saver:
         """Write it out of a snapshot, where what has none is little: that is copied now."""
         told = self._marks.told() if self._marks else {}
         rest = {name: tensor for name, tensor in tensors.items() if name not in told}
-        if not self._marks or not told or sum(tensor.nbytes for tensor in rest.values()) > _MOST_COPIED:
+        is_for_a_fork = not told and self._is_apart
+        if not self._marks or is_for_a_fork or sum(tensor.nbytes for tensor in rest.values()) > MOST_COPIED_BYTES:
             return False
         base = self._deltas.base(last)
         try:

@@ -59,6 +59,7 @@ class Server:
         self._outboxes: list[Outbox] = []
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._gone: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
+        self._back: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -110,6 +111,10 @@ class Server:
         """A trainer is gone, and will be begun again as this incarnation (`ServerMachine.forget`): within 0.2 s nobody waits for it. From any thread."""
         self._gone.put((group, trainer, incarnation))
 
+    def comes_back(self, role: str) -> None:
+        """A holder of weights has been begun again: within 0.2 s it is invited to the rounds that others have come to. From any thread."""
+        self._back.put(role)
+
     def stop(self) -> None:
         """End all threads; what has arrived is dropped."""
         self._stopping.set()
@@ -150,6 +155,10 @@ class Server:
         while not self._gone.empty():
             with self._deciding:
                 instructions = self.machine.forget(*self._gone.get())
+            self._carry_out(instructions, worker)
+        while not self._back.empty():
+            with self._deciding:
+                instructions = self.machine.comes_back(self._back.get())
             self._carry_out(instructions, worker)
 
     def _receive(self, worker: _Worker) -> None:

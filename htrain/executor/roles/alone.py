@@ -1,11 +1,13 @@
 """Roles that are begun again by themselves while all others go on; decided without a clock (docs/decisions/recovery.md).
 
 A trainer of a plan that keeps nothing there, no weights, no rows and no round of others that waits for it, can be lost and replaced: what is lost of it are
-the batches that it had begun. So can a sparse PS, with the rows of the last checkpoint, where that is asked for (CPR's partial recovery): what is lost is
+the batches that it had begun. So can a group PS, whose weights are in memory that outlives its process (htrain.executor.host.kept), with the trainers of its
+group, and nothing of it is lost. So can a sparse PS, with the rows of the last checkpoint, where that is asked for (CPR's partial recovery): what is lost is
 what its rows have learnt since; all such trainers are begun again with it, as their steps ask every sparse PS. Which of a plan's roles are such says
 `can_be_alone`.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
@@ -13,16 +15,29 @@ from dataclasses import replace
 import msgspec
 
 from htrain.executor.settings import RunSettings
-from htrain.net.names import SPARSE_PS, TRAINER, WORKERS, role_of
+from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, WORKERS, Role, device_of, role_of
 from htrain.plan.plan import Plan
+from htrain.spec.footprint import MOST_COPIED_BYTES
 
 
 def can_be_alone(plan: Plan, settings: RunSettings) -> tuple[str, ...]:
-    """The roles that may be begun again alone: from the batches that they had not trained, or with the rows of a checkpoint."""
+    """The roles that may be begun again alone: from the batches that they had not trained, with the weights that they had, or with the rows of a checkpoint."""
     if settings.retry == "whole" or _why_together(plan, settings):
         return ()
-    kinds = (TRAINER,) if settings.retry == "alone" or why_not_partial(plan, settings) else (TRAINER, SPARSE_PS)
-    return tuple(role for role in plan.cluster.roles if role_of(role) in kinds)
+    kinds = [TRAINER]
+    kinds += [SPARSE_PS] if settings.retry == "partial" and not why_not_partial(plan, settings) else []
+    return tuple(role for role in plan.cluster.roles if role_of(role) in kinds or _keeps_its_weights(plan, role))
+
+
+def _keeps_its_weights(plan: Plan, role: str) -> bool:
+    """Whether what a role holds is left to its next process: the weights of a group PS, where they are few enough for a checkpoint to copy them aside, and it
+    holds no share of the centres, whose rounds others are in."""
+    if role_of(role) != GROUP_PS or sys.platform != "linux":
+        return False
+    holds = plan.loads[device_of(role)].holds
+    rows = any(p.kind == "table" for p in plan.net_of(device_of(role)).parameters.values())
+    hosts = {role_of(host) for host in plan.centers.values()}
+    return not rows and hosts <= {DENSE_PS} and holds.parameters + holds.sync <= MOST_COPIED_BYTES
 
 
 def why_not_partial(plan: Plan, settings: RunSettings) -> str:
@@ -58,8 +73,12 @@ def _why_together(plan: Plan, settings: RunSettings) -> str:
 
 
 def taken_along(role: str, roles: Collection[str]) -> tuple[str, ...]:
-    """Those of `roles` that are begun again with a role: of a sparse PS, whom all trainers ask, these."""
-    return () if role_of(role) == TRAINER else tuple(each for each in roles if role_of(each) == TRAINER)
+    """Those of `roles` that are begun again with a role: the trainers that ask it, of a group PS those of its group."""
+    if role_of(role) == TRAINER:
+        return ()
+    trainers = [each for each in roles if role_of(each) == TRAINER]
+    group = Role.parse(role).group
+    return tuple(each for each in trainers if group is None or Role.parse(each).group == group)
 
 
 def gone_on_alone(settings: RunSettings, role: str, incarnation: int, word: bytes, checkpoint: str) -> RunSettings:

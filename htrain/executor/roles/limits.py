@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePath
 
 from htrain.executor.transport.wire import Beat, Failed, Hello, Message, Ready, State
-from htrain.net.names import SPARSE_PS, TRAINER, role_at
+from htrain.net.names import GROUP_PS, SPARSE_PS, TRAINER, role_at
 from htrain.plan.plan import Plan
 
 _LEAST_BYTES = 16 << 20  # of what no plan foresees: addresses of thousands of roles, long lists in few examples
@@ -36,6 +36,8 @@ def is_name(name: str) -> bool:
 
 
 def may_be_alone(name: str) -> bool:
-    """Whether a role of this name may be told of as begun again while others go on: a trainer in a group, or a sparse PS."""
+    """Whether a role of this name may be told of as begun again while others go on: a trainer or a group PS, or a sparse PS."""
     kind, *place = name.split(":")
-    return len(place) == {TRAINER: 2, SPARSE_PS: 1}.get(kind) and all(number.isdecimal() for number in place)
+    return len(place) == {TRAINER: 2, GROUP_PS: 2, SPARSE_PS: 1}.get(kind) and all(
+        number.isdecimal() for number in place
+    )

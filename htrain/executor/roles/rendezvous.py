@@ -95,6 +95,9 @@ class Rendezvous:
         self._gone_what = ""
         self._ended: dict[str, str] = {}
         self._again: Counter[str] = Counter()  # how often roles were begun again in this try
+        self._last: set[str] = (
+            set()
+        )  # those of this try whose processes have left nothing that another could go on with
         self.news: deque[str] = deque(maxlen=_MOST_NEWS)
         self._processes = [tuple(roles) for roles in processes]
         self._roles = [role for roles in processes for role in roles]
@@ -154,6 +157,7 @@ class Rendezvous:
             # One that was to end, as others begin again with it, may have ended by itself before its agent was told.
             if self._is_running and (message.number, message.again) == (self._number, self._again[role]):
                 self._ended.setdefault(role, f"{message.what}{agent.place[agent.place.index(' on ') :]}")
+                self._last |= set() if message.can_be_followed else {role}
         elif isinstance(message, Rested):
             agent.number = 0 if message.number == agent.number else agent.number
         elif isinstance(message, Leaving):
@@ -246,6 +250,7 @@ class Rendezvous:
         self._is_running = True
         self._gone_what, self._ended = f"{self.missing[0]} is gone" if self.missing else "", {}
         self._again.clear()
+        self._last.clear()
         able = {name: agent for name, agent in self.agents.items() if agent.is_prepared}
         for agent in able.values():
             agent.number = self._number
@@ -253,7 +258,8 @@ class Rendezvous:
 
     def can_begin_again(self, role: str) -> bool:
         """Whether an agent plays a role, and no agent is lost."""
-        return not self._gone_what and any(role in agent.roles for agent in self.agents.values())
+        is_there = any(role in agent.roles for agent in self.agents.values())
+        return is_there and not self._gone_what and role not in self._last
 
     def begin_again(self, role: str, checkpoint: str) -> list[Instruction]:
         """Have that role's agent begin it anew, with the parameters of a checkpoint where it has any. Requires: it can be, or lives."""

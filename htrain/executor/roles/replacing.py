@@ -10,7 +10,7 @@ from htrain.executor.roles.listening import Listening
 from htrain.executor.roles.saving import without_advice
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Failed, Message, Order
-from htrain.net.names import TRAINER, role_at, role_of
+from htrain.net.names import GROUP_PS, SPARSE_PS, TRAINER, role_at, role_of
 from htrain.plan.plan import Plan
 
 
@@ -37,7 +37,8 @@ class Replacing(Listening):
 
     def _given_up(self, role: str, what: str) -> Machine[None]:
         """The same of one that is silent, which is ended. Raises PeerLost."""
-        if not self._can_go_on_without(role) or not (yield from self._do(AskWhetherReplaceable(role))):
+        is_in_a_step = role_of(role) == GROUP_PS  # nobody can say of one that lives whether a round is under way
+        if is_in_a_step or not self._can_go_on_without(role) or not (yield from self._do(AskWhetherReplaceable(role))):
             yield from super()._given_up(role, what)
         yield from self._replace(role, what)
 
@@ -56,8 +57,9 @@ class Replacing(Listening):
             return False
         if role_of(role) == TRAINER:
             return True
-        # There are rows to go on with, and nobody waits for its own.
-        return self._has_rows and not (self._saves.writing or self._at_rest or self._alone.away)
+        # There are weights, or rows, to go on with, and nobody waits for its own.
+        has_its_own = role_of(role) == GROUP_PS or self._has_rows
+        return has_its_own and not (self._saves.writing or self._at_rest or self._alone.away)
 
     @property
     def _has_rows(self) -> bool:
@@ -73,12 +75,14 @@ class Replacing(Listening):
             yield from self._begin_again(each, self._alone.taken(each, self._now, until))
         yield from self._begin_again(role, self._alone.lost(role, self._now, until))
         row = f"{self._alone.told(role)} without a checkpoint between them"
-        yield from self._do(Tell(f"{what}; it is begun again, and {self._what_goes_on(along)} ({row})"))
+        yield from self._do(Tell(f"{what}; it is begun again, and {self._what_goes_on(role, along)} ({row})"))
         yield from self._bring_back()  # of those who have waited for its answer alone
 
-    def _what_goes_on(self, along: Collection[str]) -> str:
-        if not along:
+    def _what_goes_on(self, role: str, along: Collection[str]) -> str:
+        if role_of(role) == TRAINER:
             return "the others go on"
+        if role_of(role) == GROUP_PS:
+            return "the trainers of its group with it: other roles go on, and its weights are as it left them"
         assert self._saves.last
         set_back = self._figures.examples - self._examples_saved
         self._alone.set_back += set_back
@@ -97,7 +101,7 @@ class Replacing(Listening):
         self._exchanges.begins_again(role)
         self._liveness.heard(role)
         yield from self._give(Order("lost", role=role, incarnation=incarnation))
-        checkpoint = str(self._saves.last) if role_of(role) != TRAINER else ""
+        checkpoint = str(self._saves.last) if role_of(role) == SPARSE_PS else ""
         yield from self._do(BeginAgain(role, checkpoint))
 
     def _bring_back(self) -> Machine[None]:

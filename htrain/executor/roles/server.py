@@ -8,6 +8,7 @@ A group PS serves its group's trainers, a sparse PS all trainers, a dense PS the
     ran       its messages have left                -> Run for what can run now, Ended for a pass that is over
     hold, release    no step writes weights in between                      -> Run for those that have waited
     forget    a trainer is gone, and will be begun again                    -> Run for steps that had to wait for its own
+    comes_back    a holder of weights has been begun again                  -> Summon to rounds that it has not heard of
 
 Who runs what, and when, is the caller's: threads in a run, simulated ones in a simulation. Not thread-safe.
 """
@@ -23,7 +24,8 @@ from htrain.executor.engine.engine import Engine, Pass
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import Stage
 from htrain.executor.engine.stage_keys import ROUND
-from htrain.executor.roles.endpoints import endpoint_of
+from htrain.executor.roles.endpoints import endpoint_of, sync_endpoint
+from htrain.net.names import Role
 from htrain.sync.ordered import InOrder, Rounds
 from htrain.sync.rounds import AnswerAll, AppliedRounds, Invite, JointRounds
 
@@ -193,6 +195,16 @@ class ServerMachine:
         else:
             granted += kept
         return self._to_run(granted)
+
+    def comes_back(self, role: str) -> list[Instruction]:
+        """A holder of weights has been begun again alone: it is invited once more to rounds that others have come to."""
+        endpoint, (group, _) = sync_endpoint(role), Role.parse(role).place
+        found: list[Instruction] = []
+        for holder, joint in self._joint.items():
+            if endpoint in self.centers[holder].members:
+                for invite in joint.comes_back(endpoint):
+                    found += self._summoned([invite], Context(group, holder, SYNC_REPLICA, invite.round))
+        return found
 
     def _left(self, context: Context) -> list[Instruction]:
         """A step has written: where it was the last of those that a trainer which is gone had left, the steps of the next incarnation may read."""

@@ -8,7 +8,7 @@ A round takes a snapshot, sends it, and takes the answers; steps go on meanwhile
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -62,13 +62,26 @@ Instruction = RunStage | Await | Hold | Release | RoundEnds
 Machine = Generator[Instruction, Any, None]
 
 
+class Recorded(Protocol):
+    """Where it is written down whether a round is under way (htrain.executor.host.kept)."""
+
+    def begins_round(self, number: int) -> None:
+        """This one is, from now on."""
+
+    def ends_round(self) -> None:
+        """It has ended."""
+
+
 class SyncMachine:
-    """`rounds` says when; `engine` runs the sync net of the role `holder`. With `holds_writes`, the weights belong to a round while it lasts.
+    """`rounds` says when; `engine` runs the sync net of the role `holder`. With `holds_writes`, the weights belong to a round while it lasts. It is
+    written down where weights are `kept` whether one is under way.
 
     `quiet` says that no round is under way while the holder is paused. Not thread-safe.
     """
 
-    def __init__(self, holder: str, engine: Engine, rounds: SyncRounds, *, holds_writes: bool) -> None:
+    def __init__(
+        self, holder: str, engine: Engine, rounds: SyncRounds, *, holds_writes: bool, kept: Recorded | None = None
+    ) -> None:
         self.endpoint = sync_endpoint(holder)
         self.quiet = False
         self.rounds_done = 0
@@ -78,6 +91,7 @@ class SyncMachine:
         self._place = group, holder_number(str(Role.parse(holder).device))
         self._rounds = rounds
         self._holds_writes = holds_writes
+        self._kept = kept
         self._due: list[int] = []
 
     @property
@@ -116,6 +130,8 @@ class SyncMachine:
         return centre_endpoint(peer, self._holder)
 
     def _round(self, number: int) -> Machine:
+        if self._kept:
+            self._kept.begins_round(number)
         state = self.engine.begin(Context(*self._place, SYNC_REPLICA, number), self.endpoint, 0, {})
         if self._holds_writes:
             yield Hold(number)
@@ -127,6 +143,8 @@ class SyncMachine:
                 ready += self._hear((yield Await(state)), state)
         if self._holds_writes:
             yield Release()
+        if self._kept:
+            self._kept.ends_round()
         self._take(self._rounds.reply(number))
         self.rounds_done += 1
         yield RoundEnds(self.rounds_done)

@@ -60,12 +60,14 @@ class Unable(msgspec.Struct, tag="unable", array_like=True, frozen=True):
 
 
 class RoleEnded(msgspec.Struct, tag="role ended", array_like=True, frozen=True):
-    """The process of a role has ended by itself, in the try of this number; the text begins with the role's name. It was begun `again` so often."""
+    """The process of a role has ended by itself, in the try of this number; the text begins with the role's name. It was begun `again` so often. Whether
+    another of that role would find what it needs there."""
 
     agent: Name
     number: Count
     what: str
     again: Count = 0
+    can_be_followed: bool = True
 
 
 class Leaving(msgspec.Struct, tag="leaving", array_like=True, frozen=True):

@@ -16,7 +16,7 @@ from htrain.executor.launch.pool import RoleProcesses, Supervisors
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 
-ROLES = ["trainer:0:0", "trainer:1:0", "sparse_ps:0"]
+ROLES = ["trainer:0:0", "trainer:1:0", "sparse_ps:0", "group_ps:0:0"]
 SLEEPS = """
 import os, sys, time
 import htrain.executor.launch.supervisor as module
@@ -24,7 +24,7 @@ def play(role, *_):
     print("a role prints", role)
     os.write(1, b"a library of it, too")
     time.sleep(60)
-module.play_all = lambda roles, *_, **kept: play(*roles)
+module.play_all = lambda roles, *_, **left: play(*roles)
 module.main({})
 """
 Maker = Callable[..., RoleProcesses]
@@ -54,7 +54,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Supervisors) 
                 settings,
                 Launcher("tcp://nowhere", this_process()),
                 supervisors,
-                alone=ROLES[:2],
+                alone=[role for role in ROLES if role != "sparse_ps:0"],
             )
         )
         deadline = time.monotonic() + 60
@@ -81,7 +81,7 @@ def test_a_killed_role_is_named_with_its_signal_and_whoever_waits_is_woken(start
     os.kill(pool.pids["trainer:1:0"], signal.SIGKILL)
     assert select.select(pool.descriptors, [], [], 10.0)[0]
     assert pool.lost() == f"trainer:1:0 (process {pool.pids['trainer:1:0']}) was killed by signal 9"
-    assert [pool.lives(role) for role in ROLES] == [True, False, True]
+    assert [pool.lives(role) for role in ROLES] == [True, False, True, True]
 
 
 def test_a_killed_supervisor_is_named_and_its_roles_go_with_it_even_one_that_is_stopped(start: Maker) -> None:
@@ -181,10 +181,20 @@ def test_a_role_that_may_be_alone_is_begun_again_while_others_stay(start: Maker)
     while not all(pool.lives(role) for role in ROLES) and time.monotonic() < deadline:
         select.select(pool.descriptors, [], [], 1.0)
     assert pool.lost() == ""
-    assert [pool.pids[role] == before[role] for role in ROLES] == [False, False, True]
+    assert [pool.pids[role] == before[role] for role in ROLES[:3]] == [False, False, True]
     os.kill(before["sparse_ps:0"], signal.SIGKILL)
     await_end(pool, "sparse_ps:0")
     assert not pool.can_begin_again("sparse_ps:0")
+
+
+def test_a_group_ps_that_has_left_nothing_whole_is_not_begun_again(start: Maker) -> None:
+    """These have never had weights."""
+    pool = start()
+    assert pool.can_begin_again("group_ps:0:0")
+    os.kill(pool.pids["group_ps:0:0"], signal.SIGKILL)
+    await_end(pool, "group_ps:0:0")
+    assert not pool.can_begin_again("group_ps:0:0")
+    assert pool.can_begin_again("trainer:0:0")
 
 
 def test_a_supervisor_keeps_no_files_of_the_processes_that_others_have_followed(start: Maker) -> None:

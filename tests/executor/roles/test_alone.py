@@ -9,7 +9,7 @@ from driven import METRICS, PLAN, ROLES, SETTINGS, Driven, hello, training
 from ledger import ledger_plan
 
 from htrain.errors import PeerLost
-from htrain.executor.roles.alone import Alone, can_be_alone, why_not_partial
+from htrain.executor.roles.alone import Alone, can_be_alone, taken_along, why_not_partial
 from htrain.executor.roles.coordination import (  # fmt: skip
     AskWhetherReplaceable,
     Await,
@@ -25,7 +25,7 @@ from htrain.executor.transport.wire import Beat, Failed, Order, Ready, State
 from htrain.publishing.shares import Publishing
 from htrain.spec.cluster import this_machine
 
-TRAINER, OTHER = can_be_alone(PLAN, SETTINGS)
+TRAINER, OTHER, GROUP_PS = can_be_alone(PLAN, SETTINGS)
 KILLED = Ended(f"{TRAINER} (process 7) was killed by signal 9", is_replaceable=True)
 
 
@@ -120,6 +120,65 @@ def test_of_a_sparse_ps_trainers_are_begun_again_with_it_and_begin_once_all_know
         assert driven.hear(State(role, "found", {}, of, of - 4, int(role in again))) == []
     said = driven.hear(State(last, "found", {}, number, 3, int(last in again)))
     assert said == [TellAll(Order("start", number=8 + place, role=role)) for place, role in enumerate(again)]
+
+
+GROUP_PS_KILLED = Ended(f"{GROUP_PS} (process 6) was killed by signal 9", is_replaceable=True)
+
+
+def test_of_a_group_ps_the_trainers_of_its_group_are_begun_again_with_it_and_no_checkpoint_is_needed() -> None:
+    driven = training(SETTINGS)
+    said = driven.hear(GROUP_PS_KILLED)
+    again = [TRAINER, OTHER, GROUP_PS]
+    assert said == [
+        each
+        for number, role in enumerate(again, 2)
+        for each in (TellAll(Order("lost", number=number, role=role, incarnation=1)), BeginAgain(role))
+    ]
+    assert driven.hear(hello(TRAINER, 1)) == [], "it would be told where the last server was"
+    said = driven.hear(hello(GROUP_PS, 1))
+    assert [each.role for each in said if isinstance(each, Reach)] == [TRAINER, GROUP_PS]
+
+
+def test_of_two_groups_the_other_goes_on() -> None:
+    roles = ["trainer:0:0", "trainer:0:1", "trainer:1:0", "group_ps:0:0", "group_ps:1:0", "sparse_ps:0", "dense_ps:0"]
+    assert taken_along("group_ps:0:0", roles) == ("trainer:0:0", "trainer:0:1")
+    assert taken_along("group_ps:1:0", roles) == ("trainer:1:0",)
+    assert taken_along("sparse_ps:0", roles) == ("trainer:0:0", "trainer:0:1", "trainer:1:0")
+    assert taken_along("trainer:0:0", roles) == ()
+
+
+@pytest.mark.parametrize("case", ["a round was under way", "one is away", "it is silent"])
+def test_a_group_ps_that_has_left_nothing_whole_or_nobody_knows_whether_takes_all_back(case: str) -> None:
+    driven = training(SETTINGS)
+    if case == "one is away":
+        driven.hear(KILLED)
+    if case == "it is silent":
+        waited = Failed(GROUP_PS, "PeerLost", f"{GROUP_PS}: nothing")
+        assert driven.fails(waited).startswith(waited.error)
+        return
+    ended = replace(GROUP_PS_KILLED, is_replaceable=case != "a round was under way")
+    assert driven.fails(ended).startswith(ended.what)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "keeps"),
+    [
+        ({}, {}, True),
+        ({"groups": 2, "dense_ps": 1}, {}, True),
+        ({"groups": 2, "dense_ps": 1}, {"dense_sync": "easgd"}, True),
+        ({"groups": 2}, {"sync_through": "groups"}, False),
+    ],
+)
+def test_a_group_ps_leaves_its_weights_to_the_next_where_it_holds_nothing_else(
+    cluster: dict[str, int], options: dict[str, Any], keeps: bool
+) -> None:
+    shape = this_machine(**{"groups": 1, "trainers": 2, "group_ps": 2, "sparse_ps": 1, **cluster})
+    plan = ledger_plan(shape, **options)
+    assert ("group_ps:0:1" in can_be_alone(plan, SETTINGS)) == keeps
+    large = {d: replace(load, holds=replace(load.holds, weights=65 << 20)) for d, load in plan.loads.items()}
+    assert "group_ps:0:1" not in can_be_alone(replace(plan, loads=large), SETTINGS), (
+        "a checkpoint could not copy them aside"
+    )
 
 
 PS_KILLED = Ended(f"{SERVER} (process 9) was killed by signal 9", is_replaceable=True)

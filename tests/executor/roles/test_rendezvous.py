@@ -174,6 +174,8 @@ def test_a_role_that_ended_by_itself_just_before_it_was_to_be_begun_again_is_not
     rendezvous.came(RoleEnded("a2", 1, "dense_ps:0 (process 11) was killed by signal 9", 1), 1.0)
     assert rendezvous.lost == "dense_ps:0 (process 11) was killed by signal 9 on host"
     assert rendezvous.can_begin_again("dense_ps:0")
+    rendezvous.came(RoleEnded("a2", 1, "dense_ps:0 (process 12) was killed by signal 9", 1, False), 1.0)
+    assert not rendezvous.can_begin_again("dense_ps:0"), "it has left nothing to go on with"
 
 
 def test_an_agent_that_goes_just_before_a_try_is_missed_by_it(rendezvous: Rendezvous) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 from htrain.executor.engine.context import Context, first_step
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.roles.replica import Ahead, AwaitMessage, Orders, ReplicaMachine, RunStage, TakeBatch, train
-from htrain.executor.roles.server import Instruction, Job, Run, ServerMachine
+from htrain.executor.roles.server import Instruction, Job, Run, ServerMachine, Summon
+from htrain.executor.roles.sync import RunStage as RunRoundStage
 from htrain.executor.transport.wire import bundle_of
 from htrain.ops.bundle import Bundle
 
@@ -170,3 +171,19 @@ def test_a_word_that_a_trainer_is_gone_which_comes_twice_changes_nothing(case: C
     assert group.server.machine.forget(0, 0, 1) == []
     (read,) = group.server.run(write)
     assert read.state.context.step == first_step(1)
+
+
+def test_a_holder_of_weights_that_was_away_is_invited_once_more_to_the_round_that_others_have_come_to() -> None:
+    case = next(each for each in cases() if each.name == "two groups that average")
+    centre, holder = Serving(case, "dense_ps:0"), case.take("group_ps:0:0").sync(None)
+    assert holder
+    holder.steps_done(2)
+    round_ = holder.rounds().send(None)
+    assert isinstance(round_, RunRoundStage)
+    sent: list[Bundle] = []
+    holder.engine.run(round_.state, round_.stage, lambda _, names, tensors: sent.append(bundle(names, tensors)))
+    context = round_.state.context
+    assert Summon("group_ps:1:0/sync", context) in centre.machine.came(context, holder.endpoint, 0, sent[0])
+    (again,) = centre.machine.comes_back("group_ps:1:0")
+    assert isinstance(again, Summon)
+    assert (again.endpoint, again.context.step) == ("group_ps:1:0/sync", context.step)

@@ -81,12 +81,13 @@ class Parts:
         trainers = cluster.groups * cluster.trainers
         return kind(made.engine, centers=made.centers, apart=made.apart, bound=bound, trainers=trainers)
 
-    def sync(self) -> SyncMachine | None:
-        """The machine of its rounds."""
+    def sync(self, kept: Any) -> SyncMachine | None:
+        """The machine of its rounds, which goes on where `kept` says."""
         half = self.assembly.sync_half
         if self._sync is None:
             return None
-        return SyncMachine(self.assembly.name, self._sync.engine, half.rounds(), holds_writes=half.holds_writes)
+        rounds = half.rounds(kept.next_round if kept else 0)
+        return SyncMachine(self.assembly.name, self._sync.engine, rounds, holds_writes=half.holds_writes, kept=kept)
 
     def make_new(self) -> None:
         """First values, and empty caches."""
@@ -116,6 +117,11 @@ class Case:
         }
         self._batches = {trainer: [_batch(ids, k) for k, ids in enumerate(each)] for trainer, each in self._ids.items()}
         self._spare: dict[str, list[Parts]] = {role: [] for role in plan.cluster.roles}
+
+    @property
+    def counts_weights(self) -> bool:
+        """Whether what groups and centres have learnt adds up to what was trained: rounds in which groups take the place of a centre keep no sum."""
+        return self.plan.options.dense_sync.kind != "model_averaging"
 
     def batch(self, trainer: str, number: int) -> Batch:
         """The batch of this number of a trainer."""
@@ -172,6 +178,7 @@ def cases() -> Sequence[Case]:
         Case(_plan({"net_replicas": 2}, trainers=1, sparse_ps=2), "two replicas, two sparse PSs"),
         Case(_plan({"cache": "het", "cache_capacity": "50%", "cache_staleness": 2}), "caches"),
         Case(_plan({"dense_sync": "easgd", "sync_period": 2, "sync_alpha": 0.5}, groups=2, trainers=1, dense_ps=1), "two groups and a centre"),
+        Case(_plan({"dense_sync": "model_averaging", "sync_period": 2}, groups=2, trainers=1, dense_ps=1), "two groups that average"),
     ]  # fmt: skip
 
 

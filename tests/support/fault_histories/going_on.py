@@ -1,11 +1,11 @@
-"""Whether a sparse PS that dies is to be begun again while others go on, by what its launcher was told and has said: the decision, written down once more."""
+"""Whether a sparse PS, or a group PS, that dies is to be begun again alone by what its launcher was told and has said: the decision, written once more."""
 
 from collections import Counter
 from collections.abc import Collection
 
 from htrain.executor.roles import coordination as said
 from htrain.executor.transport.wire import State
-from htrain.net.names import TRAINER, role_of
+from htrain.net.names import GROUP_PS, TRAINER, role_of
 
 
 class GoingOn:
@@ -20,8 +20,9 @@ class GoingOn:
         self._lost: Counter[str] = Counter()
 
     def may_without(self, role: str) -> bool:
-        """Others may go on while this one begins again: all train, nobody is away, there is a checkpoint, and none is written."""
-        is_whole = self._trains and self._has_checkpoint and not self._is_open and not self._away
+        """Others may go on while this one begins again: all train, nobody is away, there is a checkpoint with rows for a sparse PS, and none is written."""
+        has_its_own = role_of(role) == GROUP_PS or self._has_checkpoint
+        is_whole = self._trains and has_its_own and not self._is_open and not self._away
         return is_whole and self._lost[role] < self._most
 
     def must_without(self, role: str) -> bool:

@@ -118,7 +118,11 @@ class Launching:
     def _wake(self) -> None:
         """All that has come by now, and that this is all."""
         lost = next(iter(self._lost), "")
-        ended = [said.Ended(self._lost[lost], is_replaceable=lost in self._alone)] if lost else []
+        ended = (
+            [said.Ended(self._lost[lost], is_replaceable=lost in self._alone and self._left_whole(lost))]
+            if lost
+            else []
+        )
         asked = [said.Asked()] if self._asked else []
         self._batch = [*(said.Came(message) for message in self._came), *ended, *asked, said.Listened()]
         self._came, self._asked = [], False
@@ -169,6 +173,11 @@ class Launching:
             self._end(end.value, None)
         except Error as error:
             self._end(None, error)
+
+    def _left_whole(self, role: str) -> bool:
+        """Whether the dead process of a group PS was in no round; of others this is of no account."""
+        kept = getattr(self._role(role), "kept", None)
+        return kept is None or kept.is_whole
 
     def _is_replaceable(self, role: str) -> bool:
         """Whether one that is silent may be ended, and another begun."""
@@ -237,8 +246,11 @@ class Launching:
             role = TrainerRole(name, self.attempt, settings, before.journal)
         else:
             assert isinstance(before, ServerRole)
-            self._rules.goes_back(name, checkpoint, before.left)
-            role = ServerRole(name, self.attempt, settings)
+            if before.kept:
+                self._world.count("group PSs begun again")
+            else:
+                self._rules.goes_back(name, checkpoint, before.left)
+            role = ServerRole(name, self.attempt, settings, before.kept)
         self.roles[self.roles.index(before)] = role
         self._watch(role)
 

@@ -4,6 +4,7 @@ What decides is the product's (htrain.executor.roles, htrain.executor.engine); w
 (htrain.executor.launch.play, htrain.executor.launch.role, htrain.executor.loops).
 """
 
+import random
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -63,6 +64,8 @@ class Try:
     has_others: bool = False  # of earlier tries, which still live
     kills: float = 0.0  # the share of a trainer's instructions in which its process is killed
     ps_kills: float = 0.0  # and of a sparse PS's
+    group_kills: float = 0.0  # and of a group PS's
+    apart: random.Random = field(default_factory=random.Random)  # draws of which histories without such kills have none
 
 
 class Role:
@@ -129,12 +132,8 @@ class Role:
 
     def _fill(self) -> None:
         """First values, or those of a checkpoint."""
-        assert self.parts
         try:
-            if self.settings.restore:
-                folder = Path(self.settings.restore)
-                manifest = read_manifest(folder)
-                load_role_into(folder, self.name, manifest, self.parts.assembly.store)
+            self.fill()
             self.restore(self.settings.positions.get(self.name, {}))
             self._is_ready = True
             self.tell(Ready(self.name, self.metrics(), self.incarnation))
@@ -143,6 +142,14 @@ class Role:
             return
         if self._orders:
             self.call()
+
+    def fill(self) -> None:
+        """Raises CheckpointError."""
+        if self.settings.restore:
+            assert self.parts
+            folder = Path(self.settings.restore)
+            manifest = read_manifest(folder)
+            load_role_into(folder, self.name, manifest, self.parts.assembly.store)
 
     # -- the main thread ---------------------------------------------------------------------------------------------
 

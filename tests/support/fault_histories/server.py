@@ -3,23 +3,49 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from fault_histories.counting import Parts, counts_of
-from fault_histories.roles import COMPUTE_SECONDS, Mailbox, Role, is_trainer
+from fault_histories.roles import COMPUTE_SECONDS, Mailbox, Role, Try, is_trainer
 from fault_histories.world import Killed
 from htrain.errors import Error, PeerLost
 from htrain.executor.roles import sync as said
 from htrain.executor.roles.server import Ended, Instruction, Job, Run, Summon
 from htrain.executor.roles.sync import SyncMachine
+from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Message, Values
-from htrain.net.names import SPARSE_PS, role_of
+from htrain.net.names import GROUP_PS, SPARSE_PS, role_of
 from htrain.net.names import Role as Named
 from htrain.ops.bundle import Bundle
 
 _THREADS = 2
 
 
+class Kept:
+    """What the processes of one group PS leave to each other (htrain.executor.host.kept)."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, torch.Tensor] = {}
+        self.is_filled = self.in_round = False
+        self.next_round = 0
+
+    def begins_round(self, number: int) -> None:
+        self.in_round, self.next_round = True, number + 1
+
+    def ends_round(self) -> None:
+        self.in_round = False
+
+    @property
+    def is_whole(self) -> bool:
+        return self.is_filled and not self.in_round
+
+
 class ServerRole(Role):
-    """A PS of any kind."""
+    """A PS of any kind; one of a group goes on with what is `kept`."""
+
+    def __init__(self, name: str, attempt: Try, settings: RunSettings | None = None, kept: Kept | None = None) -> None:
+        self.kept = (kept or Kept()) if role_of(name) == GROUP_PS else None
+        super().__init__(name, attempt, settings)
 
     def build(self, parts: Parts) -> None:
         self.machine = parts.server(self.attempt.machines.server)
@@ -30,7 +56,7 @@ class ServerRole(Role):
         self._gone: list[tuple[int, int, int]] = []
         self._early: list[tuple[Message, Bundle]] = []
         self.listen("", self._came)
-        sync = parts.sync()
+        sync = parts.sync(self.kept)
         self.rounds = Rounds(self, sync) if sync else None
 
     def _give_back(self) -> None:
@@ -38,7 +64,19 @@ class ServerRole(Role):
         if self.parts and self._has_rows:
             (table,) = self.parts.assembly.store.values()
             self.left = counts_of(table.numpy())
+        if self.parts and self.kept and self.kept.is_filled:
+            self.kept.values = {name: tensor.clone() for name, tensor in self.parts.assembly.store.items()}
         super()._give_back()
+
+    def fill(self) -> None:
+        assert self.parts
+        if self.kept and self.kept.is_filled:
+            for name, tensor in self.parts.assembly.store.items():
+                tensor.copy_(self.kept.values[name])
+            return
+        super().fill()
+        if self.kept:
+            self.kept.is_filled = True
 
     @property
     def _has_rows(self) -> bool:
@@ -58,6 +96,11 @@ class ServerRole(Role):
             group, number = Named.parse(role).place
             self._gone.append((group, number, incarnation))
             self.world.soon(self.process, self._forget, mean=0.02)  # or as soon as its thread has heard of anything
+
+    def found(self, role: str, book: dict[str, str]) -> None:
+        super().found(role, book)
+        if role_of(role) == GROUP_PS:
+            self.world.soon(self.process, lambda: self._carry_out(self.machine.comes_back(role)), mean=0.02)
 
     def _forget(self) -> None:
         while self._gone:
@@ -130,7 +173,12 @@ class ServerRole(Role):
         self.world.later(until - self.world.now + seconds, self.process, ran)
 
     def _may_be_killed(self) -> None:
-        """Before a stage of a sparse PS, behind it, or while it sends. Raises Killed."""
+        """Before a stage of a sparse PS or a group PS, behind it, or while it sends. Raises Killed."""
+        if self.attempt.group_kills and self.kept and not self.world.is_calm:
+            if self.attempt.apart.random() < self.attempt.group_kills:
+                self.world.count("group PSs killed")
+                raise Killed("about a stage")
+            return
         has_checkpoint = self.settings.restore or "checkpoints" in self.world.seen  # else nobody could go back to one
         share = self.attempt.ps_kills if self._has_rows and has_checkpoint and not self.world.is_calm else 0.0
         if share and self.world.draw.random() < share:

@@ -1,6 +1,7 @@
 """A run with its tries, and the user, or whoever watches over the run, who begins it again when its launcher has ended (htrain.executor.launch.tries)."""
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ _MOST_LAUNCHERS = 4  # once all is calm
 @dataclass(frozen=True)
 class Job:
     """What is to be trained, with the machines that decide. `tells` says whether launchers hear of processes that end; `kills` is the share of a trainer's
-    instructions in which its process is killed, `ps_kills` that of a sparse PS's."""
+    instructions in which its process is killed, `ps_kills` that of a sparse PS's, `group_kills` of a group PS's, which are drawn `apart`."""
 
     case: Case
     settings: RunSettings
@@ -36,6 +37,8 @@ class Job:
     tells: bool
     kills: float = 0.0
     ps_kills: float = 0.0
+    group_kills: float = 0.0
+    apart: random.Random = field(default_factory=random.Random)
 
 
 class User:
@@ -104,6 +107,8 @@ class User:
             has_others=others,
             kills=job.kills,
             ps_kills=job.ps_kills,
+            group_kills=job.group_kills,
+            apart=job.apart,
         )
         roles: list[Role] = [
             (TrainerRole if is_trainer(name) else ServerRole)(name, attempt) for name in job.case.plan.cluster.roles
