@@ -98,11 +98,16 @@ def _reversed_sub(t: Translation, call: Call) -> None:
 
 
 def _divide(t: Translation, call: Call) -> None:
+    """Rounded down, towards zero, or not at all."""
     like, mode = call.tensor, call.kwargs.get("rounding_mode")
-    operands = (t.blob(call.args[0], like=like), t.blob(call.args[1], like=like))
-    if mode not in (None, "floor"):
-        raise refuse(t, call, f"rounding mode '{mode}'")
-    t.add(call.node, "FloorDiv" if mode else "Div", operands)
+    x, y = (t.blob(call.args[place], like=like) for place in (0, 1))
+    if mode != "trunc":
+        t.add(call.node, "FloorDiv" if mode else "Div", (x, y))
+    elif call.meta["val"].is_floating_point():
+        t.add(call.node, "Trunc", (t.step(call.node, "Div", (x, y)),))
+    else:  # without what is left over it divides without a rest: floats do not hold all integers
+        whole = t.step(call.node, "Sub", (x, t.step(call.node, "Fmod", (x, y))))
+        t.add(call.node, "FloorDiv", (whole, y))
 
 
 def _power(t: Translation, call: Call) -> None:
@@ -268,6 +273,7 @@ _FORMS: dict[str, Handler] = {
     "bitwise_not.default": _bitwise("Not"),
     **dict.fromkeys(("__rshift__.Scalar", "bitwise_right_shift.Tensor_Scalar"), _shifted("FloorDiv")),
     **dict.fromkeys(("__lshift__.Scalar", "bitwise_left_shift.Tensor_Scalar"), _shifted("Mul")),
+    "fmod.Scalar": TORCH["fmod.Tensor"],
     "pow.Tensor_Scalar": _power,
     "square.default": _square,
     "embedding.default": _embedding,

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from htrain.net.net import Blob, Op
-from htrain.ops.base import Builder, OpDef, Signature, dtype_of, gradient_like_input, same_as_input
+from htrain.ops.base import Builder, OpDef, Signature, dtype_of, gradient_like_input, gradient_names, same_as_input
 
 aten = torch.ops.aten
 
@@ -127,6 +127,15 @@ def _stop(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
     return [""]
 
 
+def _flat(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    """Of steps, which are flat wherever they have a slope: zeros, as autograd gives them. By these, momentum and decay step a weight."""
+    names = gradient_names(builder, op, range(len(op.inputs)))
+    return [
+        builder.add("ZerosLike", (source,), module=op.module, outputs=(name,))[0] if want else ""
+        for source, name, want in zip(op.inputs, names, wanted, strict=True)
+    ]
+
+
 def _cast_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
     to = builder.blob(op.inputs[0]).dtype
     return builder.add(
@@ -179,21 +188,22 @@ DEFINITIONS = (
     OpDef("BitwiseNot", torch.bitwise_not, gradient=None, elementwise=True, onnx=True),
     OpDef("BitwiseOr", torch.bitwise_or, gradient=None, elementwise=True, onnx=True),
     OpDef("BitwiseXor", torch.bitwise_xor, gradient=None, elementwise=True, onnx=True),
-    OpDef("Ceil", torch.ceil, gradient=None, elementwise=True, aten=("ceil",), onnx=True),
+    OpDef("Ceil", torch.ceil, gradient=_flat, elementwise=True, aten=("ceil",), onnx=True),
     OpDef("Equal", torch.eq, gradient=None, elementwise=True, aten=("eq",), onnx=True),
-    OpDef("Floor", torch.floor, gradient=None, elementwise=True, aten=("floor",), onnx=True),
-    OpDef("FloorDiv", torch.floor_divide, gradient=None, elementwise=True, aten=("floor_divide",)),
+    OpDef("Floor", torch.floor, gradient=_flat, elementwise=True, aten=("floor",), onnx=True),
+    OpDef("FloorDiv", torch.floor_divide, gradient=_flat, elementwise=True, aten=("floor_divide",)),
     OpDef("Greater", torch.gt, gradient=None, elementwise=True, aten=("gt",), onnx=True),
     OpDef("GreaterOrEqual", torch.ge, gradient=None, elementwise=True, aten=("ge",), onnx=True),
     OpDef("IsNaN", torch.isnan, gradient=None, elementwise=True, aten=("isnan",), onnx=True),
     OpDef("Less", torch.lt, gradient=None, elementwise=True, aten=("lt",), onnx=True),
     OpDef("LessOrEqual", torch.le, gradient=None, elementwise=True, aten=("le",), onnx=True),
-    OpDef("Mod", _modulo, gradient=None, elementwise=True, aten=("remainder",)),
+    OpDef("Mod", _modulo, elementwise=True, aten=("remainder",)),
     OpDef("Not", torch.logical_not, gradient=None, elementwise=True, aten=("logical_not",), onnx=True),
     OpDef("NotEqual", torch.ne, gradient=None, elementwise=True, aten=("ne",)),
     OpDef("Or", torch.logical_or, gradient=None, elementwise=True, aten=("logical_or",), onnx=True),
-    OpDef("Round", torch.round, gradient=None, elementwise=True, aten=("round",), onnx=True),
-    OpDef("Sign", torch.sign, gradient=None, elementwise=True, aten=("sign",), onnx=True),
+    OpDef("Round", torch.round, gradient=_flat, elementwise=True, aten=("round",), onnx=True),
+    OpDef("Sign", torch.sign, gradient=_flat, elementwise=True, aten=("sign", "sgn"), onnx=True),
+    OpDef("Trunc", torch.trunc, gradient=_flat, elementwise=True, aten=("trunc",)),
     OpDef("Xor", torch.logical_xor, gradient=None, elementwise=True, aten=("logical_xor",), onnx=True),
     OpDef("Add", torch.add, gradient=_sum_gradient, elementwise=True, onnx=True),
     OpDef("Sub", torch.sub, gradient=_sub_gradient, elementwise=True, onnx=True),

@@ -36,7 +36,7 @@ _OTHERS = {
 }  # fmt: skip
 _WITHOUT_GRADIENT = {
     "All": "all", "AllAlong": "all.dim", "Any": "any", "AnyAlong": "any.dim", "ArgMin": "argmin", "ArgSort": "argsort", "Bucketize": "bucketize.Tensor",
-    "IsInf": "isinf", "OneHot": "one_hot", "SearchSorted": "searchsorted.Tensor", "Trunc": "trunc",
+    "IsInf": "isinf", "OneHot": "one_hot", "SearchSorted": "searchsorted.Tensor",
 }  # fmt: skip
 RECURRENT = ("Gru", "Lstm", "Rnn", "RnnRelu")
 _VIEWS = {"Diagonal": "diagonal", "Unfold": "unfold"}

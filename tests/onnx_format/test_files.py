@@ -70,7 +70,10 @@ GMP_HELD = {
 }  # fmt: skip
 STATES = ("states", (UNIQUE[1][0], 4), F32)
 SAMPLES: tuple[Sample, ...] = (
-    *each("Abs Cos Erf Exp HardSigmoid HardSwish Log Log1p Mish Neg Reciprocal Rsqrt Sin Softplus Sqrt Swish Ceil", X),
+    *each(
+        "Abs Cos Erf Exp HardSigmoid HardSwish Log Log1p Mish Neg Reciprocal Rsqrt Sin Softplus Sqrt Swish Ceil Trunc",
+        X,
+    ),
     *each("Floor IsNaN Round Sign Identity Relu Sigmoid Tanh ZerosLike Detach", X),
     *each(
         "Div Max Min Pow Equal Greater GreaterOrEqual Less LessOrEqual NotEqual Add Sub Mul Mod FloorDiv PRelu", X, Y

@@ -140,8 +140,9 @@ UNARY = (
         Mish=lambda x: x * torch.tanh(torch.log(1 + torch.exp(x))), Softplus=lambda x: torch.log(1 + torch.exp(x)),
         Swish=lambda x: x / (1 + torch.exp(-x)), Sigmoid=lambda x: 1 / (1 + torch.exp(-x)), Relu=lambda x: x * (x > 0),
         Tanh=lambda x: 1 - 2 / (torch.exp(2 * x) + 1), Identity=lambda x: 1 * x, Detach=lambda x: 1 * x.detach(),
-        Ceil=lambda x: -((-x) // 1), Floor=lambda x: x // 1, Round=lambda x: (x + 0.5) // 1, IsNaN=lambda x: x != x,
-        Sign=lambda x: (x > 0).double() - (x < 0).double(), ZerosLike=lambda x: 0 * x, GradientSeed=lambda x: 0 * x + 1,
+        Ceil=lambda x: 0 * x - (-x.detach()) // 1, Floor=lambda x: 0 * x + x.detach() // 1, Round=lambda x: 0 * x + (x.detach() + 0.5) // 1,
+        Trunc=lambda x: 0 * x + x.sign().detach() * (x.detach().abs() // 1), IsNaN=lambda x: x != x,
+        Sign=lambda x: 0 * x + (x > 0).double() - (x < 0).double(), ZerosLike=lambda x: 0 * x, GradientSeed=lambda x: 0 * x + 1,
     ),
     *each(
         (((B, 3), positive),),
@@ -172,7 +173,7 @@ BINARY = (
     *each((((B, 3), normal), ((3,), normal)), PRelu=lambda x, y: torch.where(x > 0, x, x * y), SumLike=lambda x, y: x.sum(0)),
     *each(
         (((B, 3), wide), ((3,), positive)),
-        Mod=lambda x, y: x - y * torch.floor(x / y), FloorDiv=lambda x, y: torch.floor(x / y),
+        Mod=lambda x, y: x - y * torch.floor(x / y), FloorDiv=lambda x, y: 0 * (x + y) + torch.floor(x / y),
     ),
     *each(
         (((B, 3), below(3)), ((B, 1), below(3))),

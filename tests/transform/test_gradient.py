@@ -115,8 +115,8 @@ def test_no_gradient_passes_a_detach() -> None:
 
 
 def test_an_op_without_gradient_after_a_trained_weight_is_named() -> None:
-    net = net_of(lambda builder, h: builder.add("Round", (h,), module="quantize", outputs=("q",))[0])
-    want = "^Round 'q' of module 'quantize' has no gradient, but trained parameters come before it: detach its input or replace it$"
+    net = net_of(lambda builder, h: builder.add("ZerosLike", (h,), module="quantize", outputs=("q",))[0])
+    want = "^ZerosLike 'q' of module 'quantize' has no gradient, but trained parameters come before it: detach its input or replace it$"
     with pytest.raises(ModelError, match=want):
         add_gradients(net)
 

@@ -1,0 +1,83 @@
+"""Rounding, remainders and signs are trained as by PyTorch: flat steps, of which a weight behind them gets zeros, not none."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from htrain.data import CRITEO
+from htrain.frontend.torch_model import capture
+from htrain.self_check.capture import capture_model
+from htrain.spec.options import Options
+from tests.frontend.test_torch_model import interpret
+
+Form = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+FORMS: dict[str, Form] = {
+    "fmod": torch.fmod,
+    "fmod by a number": lambda x, y: torch.fmod(x, 3),
+    "remainder": torch.remainder,
+    "remainder by a number": lambda x, y: x % 3,
+    "towards zero": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "towards zero by a number": lambda x, y: torch.div(x, 3, rounding_mode="trunc"),
+    "down": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+}
+SMOOTH: dict[str, Form] = {
+    **FORMS,
+    "sign": lambda x, y: torch.sign(x) * y + torch.sgn(y),
+    "rounded": lambda x, y: (5 * x).round() + (5 * x).floor() * y + (5 * y).ceil() + (3 * y).trunc() + torch.frac(x),
+    "added noise": lambda x, y: x + torch.sign(x) * torch.nn.functional.normalize(y, dim=1),
+}
+
+
+class Steps(nn.Module):
+    """What a form makes of two numbers for each id, and a way around it."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self.rows, self.others, self.top, self.form = nn.Embedding(9, 3), nn.Embedding(9, 3), nn.Linear(3, 1), form
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x, y = self.rows(ids), self.others(ids).abs() + 0.5
+        return self.top(self.form(x, y) + x).squeeze(1)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradients_of_steps_are_pytorchs(name: str) -> None:
+    ids = {"ids": torch.zeros(4, dtype=torch.int64)}
+    model = capture_model(Steps(SMOOTH[name]), schema=CRITEO, example_inputs=ids, logit="", label="")
+    assert model.compare(Options()) == ()
+
+
+class Places(nn.Module):
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.form(x, y)
+
+
+_NETS = {
+    (name, dtype): capture(Places(form), {"x": torch.ones(3, dtype=dtype), "y": torch.ones(3, dtype=dtype)}).net
+    for name, form in FORMS.items()
+    for dtype in (torch.int64, torch.int32, torch.float32)
+}
+_WHOLE = st.integers(-(2**31) + 1, 2**31 - 1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(sorted(_NETS, key=str)), st.lists(st.tuples(_WHOLE, _WHOLE.filter(bool)), min_size=1, max_size=5)
+)
+def test_whole_numbers_of_any_sign_are_divided_as_by_pytorch(
+    kind: tuple[str, torch.dtype], pairs: list[tuple[int, int]]
+) -> None:
+    """The largest ones are no float32."""
+    name, dtype = kind
+    x, y = (torch.tensor(numbers, dtype=dtype) for numbers in zip(*pairs, strict=True))
+    torch.testing.assert_close(
+        interpret(_NETS[kind], {}, {"x": x, "y": y}, len(pairs)), FORMS[name](x, y), rtol=0, atol=0
+    )
