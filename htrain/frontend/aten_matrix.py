@@ -30,9 +30,15 @@ def _matmul(t: Translation, call: Call) -> None:
 
 
 def _add_matmul(t: Translation, call: Call) -> None:
-    """addmm and baddbmm: bias + a @ b."""
-    product = t.step(call.node, "MatMul", (t.blob(call.args[1]), t.blob(call.args[2])))
-    t.add(call.node, "Add", (product, t.blob(call.args[0])))
+    """addmm and baddbmm: beta * bias + alpha * a @ b."""
+    like, product = call.meta["val"], t.step(call.node, "MatMul", (t.blob(call.args[1]), t.blob(call.args[2])))
+    bias = t.blob(call.args[0])
+    alpha, beta = call.argument("alpha"), call.argument("beta")
+    if alpha != 1:
+        product = t.step(call.node, "Mul", (product, t.blob(alpha, like=like)))
+    if beta != 1:
+        bias = t.step(call.node, "Mul", (bias, t.blob(beta, like=like)))
+    t.add(call.node, "Add", (product, bias))
 
 
 def _einsum(t: Translation, call: Call) -> None:
@@ -56,6 +62,20 @@ def _reduce(type: str, axes_at: int, keep_at: int) -> Handler:
         )
         t.names[call.node] = result
         t.parts[call.node] = (result,)
+
+    return handle
+
+
+def _any_of(type: str) -> Handler:
+    """Over one axis after the other, from behind."""
+
+    def handle(t: Translation, call: Call) -> None:
+        axes, keep = axes_of(call, 1), bool(argument(call, 2, "keepdim", False))
+        mixes_batch(t, call, axes)
+        name = t.blob(call.args[0])
+        for axis in reversed(axes):
+            name = t.step(call.node, type, (name,), {"dim": axis, "keepdim": keep})
+        t.names[call.node] = name
 
     return handle
 
@@ -213,6 +233,8 @@ MATRIX: dict[str, Handler] = {
     "min.dim": _extreme("ReduceMin", "min.dim"),
     **dict.fromkeys(("prod.dim_int", "prod.default"), _reduce("ReduceProd", 1, 2)),
     **dict.fromkeys(("var.correction", "var.dim"), _variance),
+    "any.dims": _any_of("AnyAlong"),
+    "all.dims": _any_of("AllAlong"),
     "logsumexp.default": _reduce("ReduceLogSumExp", 1, 2),
     "linalg_vector_norm.default": _norm,
     "linear.default": _linear,

@@ -31,6 +31,7 @@ ARGUMENT_CURES = {"scale_grad_by_freq": "gradients would depend on how often an 
 UNWRITTEN = (
     "empty.memory_format",
     "empty_like.default",
+    "empty_permuted.default",
     "new_empty.default",
 )  # what stands there matters only if it is read
 IGNORED = frozenset(
@@ -210,13 +211,14 @@ def _leaky_relu(t: Translation, call: Call) -> None:
 
 
 def _prelu(t: Translation, call: Call) -> None:
-    x = call.args[0]
+    """A slope for each channel, the second dimension, or one for all."""
+    x, slope = call.args
     assert isinstance(x, fx.Node)
-    assert isinstance(call.args[1], fx.Node)
-    slopes = call.args[1].meta["val"].numel()
-    if slopes > 1 and len(x.meta["val"].shape) != 2:
-        raise refuse(t, call, "a slope per channel of an input that is no matrix")
-    t.add(call.node, "PRelu", (t.blob(x), t.blob(call.args[1])))
+    assert isinstance(slope, fx.Node)
+    name, behind, slopes = t.blob(slope), len(x.meta["val"].shape) - 2, slope.meta["val"].numel()
+    if slopes > 1 and behind > 0:
+        name = t.step(call.node, "Reshape", (name,), {"shape": (slopes, *[1] * behind)})
+    t.add(call.node, "PRelu", (t.blob(x), name))
 
 
 def _fill(t: Translation, call: Call) -> None:

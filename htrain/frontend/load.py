@@ -18,6 +18,7 @@ from htrain.data.schema import Schema
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
 from htrain.frontend.keyed_features import inits_on_meta, keyed
+from htrain.frontend.module_checks import check_shapes
 from htrain.frontend.recorded_inits import Recorder
 from htrain.net.net import Init
 from htrain.own.code import attribute_of, import_place, user_code
@@ -113,6 +114,7 @@ def _call(spec: str, factory: Callable[..., Any], schema: Schema) -> nn.Module:
         model = factory(schema=schema) if "schema" in wanted else factory()
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec}: the factory returned a {type(model).__name__}, want a torch.nn.Module")
+    check_shapes(model)
     return model
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 from torch.nn.modules import module as global_hooks
+from torch.nn.parameter import is_lazy
 
 from htrain.errors import ModelError
 
@@ -15,12 +16,22 @@ _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 def check_module(model: nn.Module) -> None:
     """Raises ModelError for hooks on gradients, and for parameters that share memory. Hooks of the forward pass are traced like its code."""
+    check_shapes(model)
     for what in _hooks(model):
         raise ModelError(
             f"{what} has a hook on gradients, which htrain does not run: remove it, and write what it does as ops of forward()"
         )
     _check_norms(model)
     _check_memory(model)
+
+
+def check_shapes(model: nn.Module) -> None:
+    """Raises ModelError for a parameter of a lazy module that has seen no batch: it has no shape."""
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ModelError(
+                f"parameter '{name}' is of a lazy module and has no shape yet: give its layer the width of its input, as nn.Linear(13, 1) for nn.LazyLinear(1)"
+            )
 
 
 def _check_norms(model: nn.Module) -> None:

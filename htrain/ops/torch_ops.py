@@ -26,11 +26,12 @@ _ELEMENTWISE = {
     "Addcmul": "addcmul", "Addcdiv": "addcdiv", "Fmod": "fmod.Tensor", "XLogY": "xlogy.Tensor", "Lerp": "lerp.Tensor", "LerpBy": "lerp.Scalar",
 }  # fmt: skip
 _OTHERS = {
-    "AdaptiveAvgPool1d": "adaptive_avg_pool1d", "AdaptiveAvgPool2d": "_adaptive_avg_pool2d", "AvgPool1d": "avg_pool1d", "AvgPool2d": "avg_pool2d",
-    "Bilinear": "bilinear", "CDist": "cdist", "Convolution": "convolution", "CumMax": "cummax", "CumMin": "cummin", "CumProd": "cumprod",
-    "DiagEmbed": "diag_embed", "Glu": "glu", "GroupNorm": "group_norm", "Gru": "gru.input", "InstanceNorm": "instance_norm", "LogCumSumExp": "logcumsumexp",
-    "Lstm": "lstm.input", "MaxAlong": "max.dim", "MaxPool2d": "max_pool2d_with_indices", "MinAlong": "min.dim", "Norm": "linalg_vector_norm",
-    "Rnn": "rnn_tanh.input", "RnnRelu": "rnn_relu.input", "Roll": "roll", "Scatter": "scatter.src", "ScatterAdd": "scatter_add",
+    "AdaptiveAvgPool1d": "adaptive_avg_pool1d", "AdaptiveAvgPool2d": "_adaptive_avg_pool2d", "AdaptiveMaxPool2d": "adaptive_max_pool2d",
+    "AvgPool1d": "avg_pool1d", "AvgPool2d": "avg_pool2d", "Bilinear": "bilinear", "CDist": "cdist", "Convolution": "convolution", "CumMax": "cummax",
+    "CumMin": "cummin", "CumProd": "cumprod", "DiagEmbed": "diag_embed", "Glu": "glu", "GroupNorm": "group_norm", "Gru": "gru.input",
+    "InstanceNorm": "instance_norm", "KthValue": "kthvalue", "LogCumSumExp": "logcumsumexp", "Lstm": "lstm.input", "MaxAlong": "max.dim",
+    "MaxPool2d": "max_pool2d_with_indices", "Median": "median.dim", "MinAlong": "min.dim", "Norm": "linalg_vector_norm", "Rnn": "rnn_tanh.input",
+    "RnnRelu": "rnn_relu.input", "Roll": "roll", "Scatter": "scatter.src", "ScatterAdd": "scatter_add", "ScatterReduce": "scatter_reduce.two",
     "ScatterValue": "scatter.value", "SelectScatter": "select_scatter", "SliceScatter": "slice_scatter", "Sort": "sort", "LargestK": "topk",
     "Variance": "var.correction", "RepeatInterleave": "repeat_interleave.self_int", "Deviation": "std.correction",
 }  # fmt: skip

@@ -79,6 +79,7 @@ CASES: dict[str, tuple[nn.Module, str]] = {
     "a value that is overwritten": (Model(overwrite), r"^forward\(\) calls clamp_\(\) under torch.no_grad\(\), on a value that has a gradient"),
     "detach_": (Model(lambda m, x: (2 * x).detach_()), r"^forward\(\) calls detach_\(\): write x = x.detach\(\)"),
     "a reentrant checkpoint": (Model(left), "give it use_reentrant=False"),
+    "a lazy layer": (Model(lambda m, x: m.lazy(x), lazy=nn.LazyLinear(2)), r"^parameter 'lazy.weight' is of a lazy module and has no shape yet: give"),
     "wrong widths": (Model(lambda m, x: x @ torch.ones(3, 3)), r"cannot capture Model: RuntimeError: .* \(in its forward\(\), \S+test_refusals.py:\d+\)"),
 }  # fmt: skip
 
@@ -167,6 +168,12 @@ def test_a_parameter_of_a_plain_list_is_a_constant_as_no_optimizer_is_given_it(t
     net = model.checked(Options()).net
     assert set(net.parameters) == {"linear.weight", "linear.bias"}
     assert sum(op.type == "Constant" for op in net.ops) == 4
+
+
+def test_a_lazy_layer_of_a_models_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("from torch import nn\ndef build():\n    return nn.Sequential(nn.LazyLinear(1))\n")
+    with pytest.raises(ModelError, match=r"^parameter '0.weight' is of a lazy module"):
+        load_model(f"{tmp_path}/m.py", CRITEO)
 
 
 def finite(model: nn.Module) -> Captured:

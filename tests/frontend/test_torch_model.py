@@ -178,6 +178,35 @@ FUNCTIONS = {
         + torch.diagonal(x.view(-1, 2, 2), dim1=1, dim2=2).sum(1, keepdim=True)
         + x.roll(1, 1)[:, :3]
     ),
+    "pools": lambda x: (
+        F.adaptive_max_pool1d(x.view(-1, 2, 2), 1).squeeze(2)
+        + F.adaptive_avg_pool1d(x.view(-1, 1, 4), 2).squeeze(1)
+        + F.lp_pool1d(x.view(-1, 1, 4), 2.0, 2).squeeze(1)
+    ),
+    "in the middle": lambda x: (
+        x.median(1).values * x.median(1, keepdim=True).indices + x.kthvalue(2, 1).values + x.quantile(0.3, 1)
+    ),
+    "reduced at places": lambda x: (
+        x.scatter_reduce(1, (x > 1).long(), x, "amax")
+        + torch.zeros_like(x).scatter_reduce(1, (x > 0.8).long(), x, "mean", include_self=False)
+    ),
+    "slopes of channels": lambda x: (
+        F.prelu(x.view(-1, 2, 2) - 1, torch.tensor([0.5, -2.0])).flatten(1)
+        + F.prelu(x - 1, torch.tensor([0.5, -2.0, 1.0, 0.0]))
+        + F.prelu(x[:, :, None, None] - 1, torch.tensor([0.5, -2.0, 1.0, 0.0])).flatten(1)
+    ),
+    "one of several": lambda x: torch.isin((4 * x).long(), torch.tensor([2, 4])) * x,
+    "a share of a product": lambda x: (
+        torch.addmm(torch.ones(4), x, torch.ones(4, 4), beta=0.5, alpha=2)
+        + torch.baddbmm(
+            torch.ones(1, 2, 2), x.view(-1, 2, 2), torch.ones(2, 2).expand(x.size(0), 2, 2), alpha=3
+        ).flatten(1)
+    ),
+    "losses of pairs": lambda x: (
+        F.cosine_embedding_loss(x, x.flip(1), torch.sign(x[:, 0] - 1), margin=0.3, reduction="none")
+        + F.hinge_embedding_loss(x, torch.sign(x - 1), reduction="none").sum(1)
+        + F.triplet_margin_loss(x, x.flip(1), x.roll(1, 1), reduction="none")
+    ),
     "reductions": lambda x: x.amax(1) + x.prod(1) + torch.logsumexp(x, 1) + x.var(1, correction=0),
 }
 
