@@ -15,7 +15,7 @@ from htrain.frontend.aten_shapes import SHAPES, get_item
 from htrain.frontend.aten_torch import TORCH
 from htrain.frontend.aten_training import TRAINING
 from htrain.frontend.translation import Translation, dtype_name
-from htrain.net.net import Attr, Op
+from htrain.net.net import Op
 from htrain.onnx_format.schemas import check_attributes
 from htrain.ops import OPS, OpDef
 from htrain.ops.attributes import declared_attributes
@@ -23,9 +23,15 @@ from htrain.ops.padding import without_padding_gradient
 from htrain.ops.user_ops import TARGET, attributes_from, require_elementwise
 
 _DROPS = "it draws random numbers, and a net computes the same from the same: use torch.nn.functional.dropout, whose draws can be repeated"
+_COUNTS = "how many it finds depends on the values of a batch: keep all places, and give some of them no weight by torch.where"
+_SAMPLES = "it draws random numbers that are whole: draw them when the data is made, an input of forward(), or take others of the batch, as x.roll(1, 0)"
 CURES = {
     "aten.embedding_renorm.default": "an Embedding with max_norm changes its rows as it reads them: build it without",
     **dict.fromkeys(("aten.bernoulli.p", "aten.bernoulli.default"), _DROPS),
+    **dict.fromkeys((f"aten.randint.{form}" for form in ("default", "low")), _SAMPLES),
+    **dict.fromkeys(("aten.randperm.default", "aten.multinomial.default"), _SAMPLES),
+    **dict.fromkeys(("aten.nonzero.default", "aten._unique2.default", "aten.unique_dim.default"), _COUNTS),
+    "aten.bincount.default": "write it as F.one_hot(ids, num_classes).sum(0)",
 }
 ARGUMENT_CURES = {"scale_grad_by_freq": "gradients would depend on how often an id comes in a batch: build it without"}
 UNWRITTEN = (
@@ -181,9 +187,8 @@ def _masked_fill(t: Translation, call: Call) -> None:
 
 def _clamp(t: Translation, call: Call) -> None:
     low, high = argument(call, 1, "min", None), argument(call, 2, "max", None)
-    if isinstance(low, fx.Node) or isinstance(high, fx.Node):
-        raise refuse(t, call, "bounds that are tensors")
-    if not call.meta["val"].is_floating_point():  # floats do not hold all integers
+    of_batch = isinstance(low, fx.Node) or isinstance(high, fx.Node)
+    if of_batch or not call.meta["val"].is_floating_point():  # floats do not hold all integers
         _clamp_by_tensors(t, call)
         return
     attrs = {"min": float("-inf") if low is None else float(low), "max": float("inf") if high is None else float(high)}
@@ -222,18 +227,21 @@ def _prelu(t: Translation, call: Call) -> None:
 
 
 def _fill(t: Translation, call: Call) -> None:
-    """full, zeros, ones and their *_like: constants of a batch-dependent shape."""
-    name = str(call.target)
+    """full, zeros, ones and their *_like: constants of a batch-dependent shape, or a number that depends on the batch."""
+    name, like = str(call.target), call.meta["val"]
     value = 0.0 if "zero" in name else 1.0 if "ones" in name else call.args[1]
-    if not isinstance(value, int | float):
-        raise refuse(t, call, "a fill with a computed value")
     call.told_by_shape()
-    attrs: dict[str, Attr] = {
-        "shape": t.batch_shape(t.shape(call.node)),
-        "value": float(value),
-        "dtype": dtype_name(call.meta["val"].dtype),
-    }
-    t.add(call.node, "Fill", (), attrs)
+    shape = t.batch_shape(t.shape(call.node))
+    if isinstance(value, fx.Node):
+        number = t.blob(value, like=like)
+        t.add(call.node, "BroadcastTo", (number,), {"shape": shape})
+    else:
+        t.add(call.node, "Fill", (), {"shape": shape, "value": float(value), "dtype": dtype_name(like.dtype)})
+
+
+def _number(t: Translation, call: Call) -> None:
+    """A number that depends on the batch as a tensor."""
+    t.names[call.node] = t.blob(call.args[0], like=call.meta["val"])
 
 
 def _bounded_rows(t: Translation, call: Call) -> None:
@@ -271,6 +279,7 @@ _FORMS: dict[str, Handler] = {
     **dict.fromkeys(("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default", "ones_like.default",
                      "new_zeros.default", "new_ones.default", "zero.default", "fill.Scalar"), _fill),
     **dict.fromkeys(("clamp.Tensor", "clamp_min.Tensor"), _clamp_by_tensors),
+    "scalar_tensor.default": _number,
     **{f"bitwise_{name.lower()}.{form}": _bitwise(name) for name in ("And", "Or", "Xor") for form in ("Tensor", "Scalar", "Scalar_Tensor")},
     "bitwise_not.default": _bitwise("Not"),
     **dict.fromkeys(("__rshift__.Scalar", "bitwise_right_shift.Tensor_Scalar"), _shifted("FloorDiv")),

@@ -74,14 +74,16 @@ def _repeat_for_batch(t: Translation, call: Call, source: fx.Node, new: int) -> 
 
 
 def _range(t: Translation, call: Call) -> None:
-    """0, 1, ... for each example of the batch: what is constant has been computed before."""
+    """start, start + step, ... for each example of the batch: what is constant has been computed before."""
     start, step = (0, 1) if len(call.args) == 1 else (call.args[0], argument(call, 2, "step", 1))
-    if (start, step) != (0, 1):
-        raise refuse(t, call, "a range that depends on the batch must begin with 0 and go on by 1")
+    if isinstance(start, float) or isinstance(step, float):
+        raise refuse(t, call, "a range that depends on the batch must go from a whole number by whole ones")
     call.told_by_shape()
     attrs: dict[str, Attr] = {"shape": t.batch_shape(t.shape(call.node)), "value": 1.0, "dtype": "int64"}
     count = t.step(call.node, "CumSum", (t.step(call.node, "Fill", (), attrs),), {"axis": 0})
     name = t.step(call.node, "Sub", (count, t.blob(1)))
+    for type, number, neutral in (("Mul", step, 1), ("Add", start, 0)):
+        name = name if number == neutral else t.step(call.node, type, (name, t.blob(number)))
     dtype = dtype_name(call.meta["val"].dtype)
     t.names[call.node] = name if dtype == "int64" else t.step(call.node, "Cast", (name,), {"to": dtype})
 

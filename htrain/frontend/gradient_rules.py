@@ -34,6 +34,8 @@ class GradientRules(TorchFunctionMode):
             raise ModelError(
                 f"forward() calls {name}(): htrain runs no hooks on gradients; write what it does as ops of forward()"
             )
+        if name == "detach_" and not args[0].requires_grad:
+            return args[0]  # as torch.tensor() calls it
         if name == "detach_":
             raise ModelError("forward() calls detach_(): write x = x.detach()")
         if torch.is_grad_enabled() or not _takes_gradients(args, kwargs):

@@ -23,7 +23,8 @@ def is_own_example(t: Translation, node: fx.Node, shape: Sequence[Dim]) -> bool:
 def _holds(t: Translation, node: fx.Node) -> bool:
     name = str(node.target)
     if name.startswith("aten.arange."):
-        return t.shape(node) == (BatchDim(),)  # from 0 by 1: other ranges over the batch are refused
+        begin = node.args[0] if len(node.args) > 1 else 0
+        return (begin, *node.args[2:]) in ((0,), (0, 1)) and t.shape(node) == (BatchDim(),)
     if not node.all_input_nodes or not isinstance(node.args[0], fx.Node):
         return False
     source = node.args[0]

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributions import Distribution
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional as F
 
 from htrain.errors import ModelError
-from htrain.frontend.blame import place_of
+from htrain.frontend.blame import noted_guards, place_of
 from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
 from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
@@ -46,6 +47,12 @@ _TRANSLATED = (
 )
 _LARGEST = 1 << 31  # with no bound, torch asks for one where the number of elements would not be an int64
 _WRITING = ("batch_norm.default",)
+_FIXED = (
+    "write it for any number of examples; if, range(), int(), float() and math.sqrt() of the number, a loop over a batch, its first few examples, "
+    "and a shape with a number for the batch hold for one batch only"
+)
+_VALUES = "an if, bool(), int(), float() or range() of a tensor, or a mask that picks examples, has no place in a net; use torch.where, or weights of 0 and 1"
+_BY_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound")
 
 
 def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
@@ -59,6 +66,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
         name: {0: Dim(f"{name}_count", min=2, max=_LARGEST) if is_bag(name, example_inputs) else batch}
         for name in example_inputs
     }
+    fixed: list[str] = []
     try:
         with (
             unchanged(model),
@@ -69,6 +77,8 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
             padded_sequences(),
             captured_features(),
             captured_lookups(),
+            _unchecked_distributions(),
+            noted_guards() as fixed,
             _quiet(),
         ):
             with torch.enable_grad(), GradientRules(), SparseProducts(), no_custom_functions():
@@ -77,9 +87,9 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     except ModelError:
         raise
     except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
-        raise ModelError(
-            f"torch.export cannot capture {type(model).__name__}: {_one_line(error)}{place_of(model, error)}"
-        ) from error
+        why = _one_line(error)
+        place = fixed[0] if fixed and _FIXED in why else place_of(model, error)
+        raise ModelError(f"torch.export cannot capture {type(model).__name__}: {why}{place}") from error
 
 
 def _is_plain(program: ExportedProgram) -> bool:
@@ -107,10 +117,12 @@ def is_bag(name: str, inputs: Mapping[str, torch.Tensor]) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
+    """What torch says, in words that help."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = next((line for line in lines if "batch" in line and ("constant" in line or "specializ" in line)), "")
-    if telling:
-        return f"the batch dimension is fixed by the model's code ({telling})"
+    if any("Constraints violated" in line or ("batch" in line and "specializ" in line) for line in lines):
+        return f"the model's code fixes the batch dimension: {_FIXED}"
+    if type(error).__name__ in _BY_VALUES:
+        return f"its code goes another way by the values of a batch: {_VALUES}"
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
 
 
@@ -155,6 +167,17 @@ def _stand_in(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     with mode:
         empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Within, torch.distributions do not look whether the numbers of a batch are such as they want, by an if."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
 from htrain.errors import ModelError
+from htrain.frontend.symbolic_numbers import Numbers
 from htrain.net.blobs import BATCH_KEY
 from htrain.net.net import Attr, BatchDim, Blob, Dim, Init, Net, Parameter
 from htrain.ops.base import constant_of
@@ -85,8 +87,8 @@ class Translation:
             if value not in self._constants:
                 self._constants[value] = self.constant(self.static[value], module=self.module_of(value))
             return self._constants[value]
-        if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymInt):
-            return self._count(value, like)
+        if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat):
+            return self._number(value, like)
         if isinstance(value, bool | int | float):
             return self.constant(torch.tensor(value, dtype=_scalar_dtype(value, like)), module="")
         raise ModelError(f"'{value}' is not a tensor that the net computes")
@@ -95,11 +97,36 @@ class Translation:
         """A new Constant blob with the tensor's shape and dtype."""
         return self.builder.add("Constant", (), attrs={"value": constant_of(value)}, module=module)[0]
 
-    def _count(self, size: fx.Node, like: torch.Tensor | None) -> str:
-        """A size that torch left symbolic, as a number: so many ones, summed. Raises ModelError where it is no multiple of the batch size."""
-        shape, dtype = self.batch_shape((self.dim(size.meta["val"], size),)), dtype_name(_scalar_dtype(1, like))
-        ones = self.step(size, "Fill", (), {"shape": shape, "value": 1.0, "dtype": dtype})
-        return self.step(size, "ReduceSum", (ones,), {"axes": (0,), "keepdims": False})
+    def _number(self, node: fx.Node, like: torch.Tensor | None) -> str:
+        """A number that torch left symbolic, in the dtype that torch would give it beside `like`."""
+        value = node.meta["val"]
+        numbers = Numbers(partial(self.step, node), partial(self._symbol, node), self._exactly)
+        name = numbers.write(value.node.expr)
+        dtype = dtype_name(_scalar_dtype(1.0 if isinstance(value, torch.SymFloat) else 1, like))
+        return name if self.builder.blob(name).dtype == dtype else self.step(node, "Cast", (name,), {"to": dtype})
+
+    def _exactly(self, number: float) -> str:
+        dtype = torch.int64 if isinstance(number, int) else torch.float64
+        return self.constant(torch.tensor(number, dtype=dtype), module="")
+
+    def _symbol(self, node: fx.Node, symbol: Any) -> str:
+        """How many examples a batch has, or numbers its lists: so many ones, summed; or the number that item() takes out of a tensor, without its gradient.
+
+        Raises ModelError for what is none of these.
+        """
+        made = next((other for other in node.graph.nodes if _stands_for(other, symbol)), None)
+        if symbol == self._batch:
+            ones = self.step(node, "Fill", (), {"shape": (-1,), "value": 1.0, "dtype": "int64"})
+        elif symbol in self._bags and made is not None:
+            same = self.step(node, "Equal", (self.blob(made), self.blob(made)))
+            ones = self.step(node, "Cast", (same,), {"to": "int64"})
+        elif made is not None and made.op == "call_function":
+            taken = self.step(node, "Detach", (self.blob(made.args[0]),))
+            exact = "float64" if isinstance(made.meta["val"], torch.SymFloat) else "int64"
+            return self.step(node, "Cast", (self.step(node, "Reshape", (taken,), {"shape": ()}),), {"to": exact})
+        else:
+            raise ModelError(f"{node.target} in {self.where(node)}: '{symbol}' depends on the values of a batch")
+        return self.step(node, "ReduceSum", (ones,), {"axes": (0,), "keepdims": False})
 
     def add(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
         """Append an op that computes `node`; it is named after it."""
@@ -181,6 +208,16 @@ class Translation:
 def dtype_name(dtype: torch.dtype) -> str:
     """A torch dtype as blobs name it: `float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+def _stands_for(node: fx.Node, symbol: Any) -> bool:
+    """Whether a node is the number of a symbol, or an input of which it is the length."""
+    value = node.meta.get("val")
+    if node.op == "placeholder" and isinstance(value, torch.Tensor) and value.dim():
+        value = value.shape[0]
+    elif str(node.target) not in ("aten._local_scalar_dense.default", "aten.item.default"):
+        return False
+    return isinstance(value, torch.SymInt | torch.SymFloat) and value.node.expr == symbol
 
 
 def _scalar_dtype(value: float, like: torch.Tensor | None) -> torch.dtype:

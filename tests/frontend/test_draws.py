@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Categorical, Distribution, Normal, kl_divergence
 
 from htrain.data import CRITEO
 from htrain.errors import ModelError
@@ -48,6 +49,13 @@ def other(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model.first(x) + torch.randn(4) if model.training else 2 * model.first(x)
 
 
+def distributed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """As variational autoencoders are written with torch.distributions."""
+    posterior = Normal(model.first(x), torch.exp(model.second(x)))
+    far = kl_divergence(posterior, Normal(torch.zeros(4), torch.ones(4)))
+    return posterior.rsample() + far + Categorical(logits=posterior.loc).entropy()[:, None]
+
+
 def fewer(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     y = model.first(x) + torch.randn(4)
     return y + torch.randn(4) if model.training else y
@@ -66,6 +74,13 @@ def test_noise_of_training_is_trained_as_by_pytorch_and_left_out_in_evaluation()
     assert model.compare(Options()) == ()
     assert [op.attrs["always"] for op in model.captured.net.ops if op.type == "NormalDraw"] == [False]
     assert model.captured.notes == ()
+
+
+def test_distributions_are_drawn_and_compared_as_by_pytorch() -> None:
+    assert captured(distributed).compare(Options()) == ()
+    assert Distribution._validate_args
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        Normal(0.0, -1.0)
 
 
 def test_what_evaluation_draws_too_is_drawn_and_it_is_said() -> None:

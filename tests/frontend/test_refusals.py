@@ -1,5 +1,7 @@
 """What is refused says where it is and what to do; what forward() keeps is gone afterwards."""
 
+import inspect
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +93,63 @@ def test_what_is_refused_is_named_with_its_place_and_the_cure(name: str) -> None
         capture(model, X)
     assert "\n" not in str(raised.value)
     assert "Translation" not in str(raised.value)
+
+
+def of_no_batch(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = 2 * x
+    return {
+        "a root": lambda: y / math.sqrt(len(y)),
+        "another way": lambda: y if len(y) > 8 else -y,
+        "a loop": lambda: torch.stack([2 * each for each in y]),
+        "a fixed shape": lambda: y.view(4, 2, 2).flatten(1),
+        "weights of examples": lambda: y * torch.ones(4, 1),
+        "the first few": lambda: y + y[:3].sum(0),
+    }[model.way]()
+
+
+@pytest.mark.parametrize(
+    "way", ["a root", "another way", "a loop", "a fixed shape", "weights of examples", "the first few"]
+)
+def test_a_line_that_holds_for_one_batch_size_is_named(way: str) -> None:
+    lines, first = inspect.getsourcelines(of_no_batch)
+    line = first + next(number for number, text in enumerate(lines) if way in text)
+    with pytest.raises(
+        ModelError, match=rf"the model's code fixes the batch dimension: .* \(\S+test_refusals.py:{line}\)$"
+    ):
+        capture(Model(of_no_batch, way=way), X)
+
+
+BY_VALUES: dict[str, Forward] = {
+    "if": lambda m, x: x if x.sum() > 0 else -x,
+    "bool": lambda m, x: x * bool((x > 0).any()),
+    "float": lambda m, x: x * float(x.sum()),
+    "int": lambda m, x: x * int(x.max()),
+}
+
+
+@pytest.mark.parametrize("name", BY_VALUES)
+def test_what_depends_on_the_values_of_a_batch_is_named_with_its_line(name: str) -> None:
+    with pytest.raises(
+        ModelError,
+        match=r"goes another way by the values of a batch: an if, .* \(in its forward\(\), \S+test_refusals.py:\d+\)$",
+    ):
+        capture(Model(BY_VALUES[name]), X)
+
+
+COUNTED: dict[str, tuple[Forward, str]] = {
+    "nonzero": (lambda m, x: x + (x > 0).nonzero().sum(), "how many it finds depends on the values of a batch"),
+    "unique": (lambda m, x: x + torch.unique(x).sum(), "how many it finds depends on the values of a batch"),
+    "bincount": (lambda m, x: x + torch.bincount(x[:, 0].long(), minlength=4), "write it as F.one_hot"),
+    "randint": (lambda m, x: x + torch.randint(0, 9, (4,)), "draw them when the data is made"),
+    "randperm": (lambda m, x: x + x[torch.randperm(len(x))], "draw them when the data is made"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_no_net_can_do_says_what_to_do_instead(name: str) -> None:
+    forward, message = COUNTED[name]
+    with pytest.raises(ModelError, match=message):
+        capture(Model(forward), X)
 
 
 def test_parameters_over_one_memory_are_refused_unless_they_are_one() -> None:
