@@ -3,6 +3,7 @@
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
+from htrain.frontend.aten_parts import cut
 from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import Attr, BatchDim
 
@@ -103,8 +104,7 @@ def _copy(t: Translation, call: Call) -> None:
 def _concat(t: Translation, call: Call) -> None:
     parts = [p for p in call.args[0] if t.shape(p) != (0,)]
     axis = argument(call, 1, "dim", 0) % len(call.meta["val"].shape)
-    if isinstance(t.shape(call.node)[axis], BatchDim):
-        raise refuse(t, call, "it joins batches: examples must not depend on each other")
+    t.shape(call.node)  # a batch and something else are no multiple of it
     t.add(call.node, "Concat", [t.blob(p) for p in parts], {"axis": axis})
 
 
@@ -156,8 +156,11 @@ def _slice(t: Translation, call: Call) -> None:
     rank = len(source.meta["val"].shape)
     axis, start = argument(call, 1, "dim", 0) % rank, argument(call, 2, "start", 0) or 0
     end, step = argument(call, 3, "end", None), argument(call, 4, "step", 1)
-    if isinstance(t.shape(source)[axis], BatchDim) or not all(isinstance(v, int) for v in (start, step)):
-        raise refuse(t, call, "it cuts the batch")
+    if isinstance(t.shape(source)[axis], BatchDim):
+        cut(t, call)
+        return
+    if not all(isinstance(v, int) for v in (start, step)):
+        raise refuse(t, call, "its bounds depend on the batch")
     end = end if isinstance(end, int) else 1 << 40
     t.add(call.node, "Slice", (t.blob(source),), {"axis": axis, "start": start, "end": min(end, 1 << 40), "step": step})
 

@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional as F
 
 from htrain.errors import ModelError
+from htrain.frontend.batch_parts import BatchParts
 from htrain.frontend.blame import noted_guards, place_of
 from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
 from htrain.frontend.keyed_features import captured_features
@@ -81,7 +82,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
             noted_guards() as fixed,
             _quiet(),
         ):
-            with torch.enable_grad(), GradientRules(), SparseProducts(), no_custom_functions():
+            with torch.enable_grad(), GradientRules(), SparseProducts(), BatchParts(), no_custom_functions():
                 program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
             return program if _is_plain(program) else program.run_decompositions(_decompositions())
     except ModelError:

@@ -28,6 +28,7 @@ from htrain.ops.base import (
     no_cost,
     same_as_input,
     tensor_of,
+    vjp_gradient,
 )
 
 
@@ -129,6 +130,13 @@ def _flip(x: torch.Tensor, *, axes: tuple[int, ...]) -> torch.Tensor:
     return x.flip(axes)
 
 
+def _concat_gradient(*tensors: torch.Tensor, wrt: tuple[int, ...], axis: int, **_: object) -> tuple[torch.Tensor, ...]:
+    """What autograd gives, of batches whose sizes are known when they come."""
+    *xs, dy = tensors
+    parts = dy.split([x.shape[axis] for x in xs], axis)
+    return tuple(parts[place].clone() for place in wrt)
+
+
 def _reshape_like(dy: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return dy.reshape(like.shape)
 
@@ -143,6 +151,12 @@ def _constant_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequen
     value = op.attrs["value"]
     assert isinstance(value, Tensor)
     return [(value.shape, value.dtype)]
+
+
+def _wanted_of(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    wrt = op.attrs["wrt"]
+    assert isinstance(wrt, tuple)
+    return [(inputs[place].shape, inputs[place].dtype) for place in wrt]
 
 
 def _like_second(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
@@ -175,8 +189,10 @@ def _concat_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[
     axis = op.attrs["axis"]
     assert isinstance(axis, int)
     widths = tuple(builder.blob(name).shape[axis] for name in op.inputs)
+    if any(isinstance(width, BatchDim) for width in widths):
+        return vjp_gradient(builder, op, dys, wanted)
     names = gradient_names(builder, op, range(len(op.inputs)))
-    attrs: dict[str, Attr] = {"axis": axis, "split": tuple(w if isinstance(w, int) else -w.per_example for w in widths)}
+    attrs: dict[str, Attr] = {"axis": axis, "split": widths}
     parts = builder.add("Split", (dys[0],), attrs=attrs, module=op.module, outputs=names)
     return [gradient_like_input(builder, op, part, i) for i, part in enumerate(parts)]
 
@@ -225,6 +241,7 @@ DEFINITIONS = (
     OpDef("ReshapeLike", _reshape_like, _like_second, no_cost, gradient=None, work="none", view=True),
     OpDef("Transpose", _transpose, cost=no_cost, work="none", view=True, gradient=_transpose_rule, onnx=True),
     OpDef("Concat", _concat, gradient=_concat_rule, onnx=True),
+    OpDef("ConcatGradient", _concat_gradient, _wanted_of, gradient=None, many=True),
     OpDef("Split", _split, cost=no_cost, many=True, work="none", view=True, gradient=_split_rule),
     OpDef("ZerosLike", torch.zeros_like, gradient=None),
     OpDef("Slice", _slice, cost=no_cost, work="none", view=True, gradient=_slice_rule),

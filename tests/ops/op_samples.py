@@ -254,6 +254,7 @@ SHAPES = (
     Sample("Transpose", (((B, 2, 3, 4), normal),), lambda x: x.movedim(1, 3), {"perm": (0, 2, 3, 1)}),
     Sample("Concat", (((B, 2), normal), ((B, 1), normal)), lambda x, y: torch.hstack([x, y]), {"axis": 1}),
     Sample("Concat", (((B, 2), normal), ((B, 1), normal)), lambda x, y: torch.hstack([x, y]), {"axis": -1}),
+    Sample("Concat", (((B, 2), normal), ((BatchDim(2), 2), normal)), lambda x, y: torch.vstack([x, y]), {"axis": 0}),
     Sample("Split", (((B, 3), normal),), lambda x: (x[:, :2], x[:, 2:]), {"axis": 1, "split": (2, 1)}),
     Sample("Slice", (((B, 7), normal),), lambda x: x[:, 1:6:2], {"axis": -1, "start": 1, "end": 6, "step": 2}),
     Sample("Select", (((B, 3, 2), normal),), lambda x: x[:, -1], {"axis": 1, "index": -1}),

@@ -58,6 +58,20 @@ class Pairs(Heads):
         return -above.mean() - 0.1 * nearest.mean(), score
 
 
+class Views(Heads):
+    """The head's two numbers of an example are nearer to each other than to those of others of the joined batch (NT-Xent)."""
+
+    def forward(
+        self, dense: torch.Tensor, sparse: torch.Tensor, label: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, count = self.table(torch.cat([sparse[:, 0], sparse[:, 1]])), len(dense)
+        both = torch.relu(self.body(torch.cat([rows, dense.repeat(2, 1)], 1)))
+        near = (both @ both.T).masked_fill(torch.eye(2 * count, dtype=torch.bool), -1e9)
+        loss = F.cross_entropy(near, torch.cat([torch.arange(count) + count, torch.arange(count)]))
+        first, second = self.click(both).squeeze(1).chunk(2)
+        return loss + F.mse_loss(first, label) / (count - 1), first + second.detach()
+
+
 class Plain(Heads):
     def forward(
         self, dense: torch.Tensor, sparse: torch.Tensor, label: torch.Tensor
@@ -85,7 +99,7 @@ def by_torch(model: nn.Module, options: Options) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize(("kind", "logit"), [(Pairs, ""), (Plain, "")])
+@pytest.mark.parametrize(("kind", "logit"), [(Pairs, ""), (Plain, ""), (Views, "")])
 @pytest.mark.parametrize(("group_ps", "sparse_ps", "seed"), [(0, 0, 0), (2, 1, 3), (1, 2, 5)])
 def test_a_loss_of_the_models_own_follows_pytorch(
     kind: type[nn.Module], logit: str, group_ps: int, sparse_ps: int, seed: int, tmp_path: Path
