@@ -22,12 +22,10 @@ from htrain.ops.attributes import declared_attributes
 from htrain.ops.padding import without_padding_gradient
 from htrain.ops.user_ops import TARGET, attributes_from, require_elementwise
 
-_DROPS = "it draws random numbers, and a net computes the same from the same: use torch.nn.functional.dropout, whose draws can be repeated"
 _COUNTS = "how many it finds depends on the values of a batch: keep all places, and give some of them no weight by torch.where"
 _SAMPLES = "it draws random numbers that are whole: draw them when the data is made, an input of forward(), or take others of the batch, as x.roll(1, 0)"
 CURES = {
     "aten.embedding_renorm.default": "an Embedding with max_norm changes its rows as it reads them: build it without",
-    **dict.fromkeys(("aten.bernoulli.p", "aten.bernoulli.default"), _DROPS),
     **dict.fromkeys((f"aten.randint.{form}" for form in ("default", "low")), _SAMPLES),
     **dict.fromkeys(("aten.randperm.default", "aten.multinomial.default"), _SAMPLES),
     **dict.fromkeys(("aten.nonzero.default", "aten._unique2.default", "aten.unique_dim.default"), _COUNTS),

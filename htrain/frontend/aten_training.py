@@ -7,7 +7,7 @@ from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, mixes_batch, refuse
 from htrain.frontend.draws import NORMAL, UNIFORM
-from htrain.frontend.translation import Translation
+from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import Attr
 
 
@@ -70,6 +70,31 @@ def _dropout(t: Translation, call: Call) -> None:
     t.parts[call.node] = (t.names[call.node],)
 
 
+def _random_slopes(t: Translation, call: Call) -> None:
+    """nn.RReLU: a slope of its own for each number below 0, and the mean of them in evaluation."""
+    source, training = call.args[0], argument(call, 3, "training", False)
+    low, high = (float(argument(call, place, name, None)) for place, name in ((1, "lower"), (2, "upper")))
+    assert isinstance(source, fx.Node)
+    if not training:
+        t.add(call.node, "LeakyRelu", (t.blob(source),), {"alpha": (low + high) / 2})
+        return
+    attrs: dict[str, Attr] = {
+        "low": low,
+        "high": high,
+        "shape": t.batch_shape(t.shape(source)),
+        "seed": 0,
+        "always": False,
+    }
+    slopes = _in_dtype_of(t, call, t.step(call.node, "UniformDraw", (t.batch_key(),), attrs))
+    t.add(call.node, "PRelu", (t.blob(source), slopes))
+
+
+def _in_dtype_of(t: Translation, call: Call, drawn: str) -> str:
+    """Drawn numbers, float32, in the dtype of the result."""
+    dtype = dtype_name(call.meta["val"].dtype)
+    return drawn if dtype == "float32" else t.step(call.node, "Cast", (drawn,), {"to": dtype})
+
+
 def _normal(t: Translation, call: Call) -> None:
     """Numbers of the mean and deviation that are given, or 0 and 1."""
     name, mean, std = str(call.target), 0.0, 1.0
@@ -84,9 +109,45 @@ def _uniform(t: Translation, call: Call) -> None:
     low, high = (
         (0.0, 1.0) if "rand" in str(call.target) else (argument(call, 1, "from", 0.0), argument(call, 2, "to", 1.0))
     )
-    if not t.draws_always:
-        raise refuse(t, call, "uniform numbers that are drawn in training alone: evaluation has none in their place")
+    _require_always(t, call)
     _draw(t, call, "UniformDraw", {"low": float(low), "high": float(high)})
+
+
+def _require_always(t: Translation, call: Call) -> None:
+    if not t.draws_always:
+        raise refuse(
+            t, call,
+            "uniform numbers that are drawn in training alone, or what is made of them: evaluation has none in their place; for a dropout write "
+            "torch.nn.functional.dropout, nn.Dropout or nn.Dropout1d",
+        )  # fmt: skip
+
+
+def _exponential(t: Translation, call: Call) -> None:
+    """-log of uniform numbers, of which none is 0 or 1, as F.gumbel_softmax takes the logarithm of what is made of them."""
+    _require_always(t, call)
+    rate = float(argument(call, 1, "lambd", 1.0))
+    drawn = _uniform_step(t, call)
+    drawn = t.step(call.node, "Clip", (drawn,), {"min": 2.0**-25, "max": 1 - 2.0**-24})
+    drawn = t.step(call.node, "Neg", (t.step(call.node, "Log", (drawn,)),))
+    if rate != 1:
+        drawn = t.step(call.node, "Mul", (drawn, t.blob(1 / rate)))
+    t.names[call.node] = _in_dtype_of(t, call, drawn)
+
+
+def _bernoulli(t: Translation, call: Call) -> None:
+    """1 where a uniform number is below the probability."""
+    _require_always(t, call)
+    probability = argument(call, 1, "p", None)
+    below = t.blob(call.args[0] if probability is None else float(probability))
+    ones = t.step(call.node, "Less", (_uniform_step(t, call), below))
+    t.add(call.node, "Cast", (ones,), {"to": dtype_name(call.meta["val"].dtype)})
+
+
+def _uniform_step(t: Translation, call: Call) -> str:
+    """Uniform numbers in [0, 1), in the shape of the result."""
+    call.args.read.add(0)
+    attrs: dict[str, Attr] = {"low": 0.0, "high": 1.0, "seed": 0, "always": True}
+    return t.step(call.node, "UniformDraw", (t.batch_key(),), {**attrs, "shape": t.batch_shape(t.shape(call.node))})
 
 
 def _draw(t: Translation, call: Call, type: str, attrs: Mapping[str, Attr]) -> None:
@@ -100,6 +161,9 @@ TRAINING: dict[str, Handler] = {
     **{name.removeprefix("aten."): _normal for name in NORMAL},
     **{name.removeprefix("aten."): _uniform for name in UNIFORM},
     **dict.fromkeys(("dropout.default", "native_dropout.default"), _dropout),
+    **dict.fromkeys(("bernoulli.default", "bernoulli.p"), _bernoulli),
+    "exponential.default": _exponential,
+    "rrelu.default": _random_slopes,
     "_native_batch_norm_legit_no_training.default": _frozen_batch_norm,
     **dict.fromkeys(("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats"), _batch_norm),
 }

@@ -9,12 +9,13 @@ from htrain.errors import ModelError
 
 _NORMAL = ("randn.default", "randn_like.default", "normal_functional.default", "normal.float_float")
 _UNIFORM = ("rand.default", "rand_like.default", "uniform.default")
-NORMAL, UNIFORM = (tuple(f"aten.{name}" for name in names) for names in (_NORMAL, _UNIFORM))
+_BY_UNIFORM = ("exponential.default", "bernoulli.default", "bernoulli.p")  # made of uniform numbers
+NORMAL, UNIFORM, BY_UNIFORM = (tuple(f"aten.{name}" for name in names) for names in (_NORMAL, _UNIFORM, _BY_UNIFORM))
 
 
 def draws_of(nodes: Collection[fx.Node]) -> int:
     """How many of these nodes draw random numbers that htrain can draw again."""
-    return sum(str(node.target) in (*NORMAL, *UNIFORM) for node in nodes)
+    return sum(str(node.target) in (*NORMAL, *UNIFORM, *BY_UNIFORM) for node in nodes)
 
 
 def draws_always(model: nn.Module, draws: int, count: Callable[[], int]) -> bool:

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from htrain.errors import ModelError
 from htrain.frontend.batch_parts import BatchParts
 from htrain.frontend.blame import noted_guards, place_of
+from htrain.frontend.channel_dropouts import ChannelDropouts
 from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
 from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
@@ -35,7 +36,7 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "leaky_relu.default", "prelu.default", "softplus.default", "dropout.default", "embedding.default", "stack.default",
          "linalg_vector_norm.default", "var.correction", "var.dim", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
-         "detach.default", "bernoulli.default", "index_add.default", *TORCH_OPS.values())  # fmt: skip
+         "detach.default", "bernoulli.default", "index_add.default", "rrelu.default", *TORCH_OPS.values())  # fmt: skip
 _TRANSLATED = (
     "flatten.using_ints",
     "unflatten.int",
@@ -82,7 +83,14 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
             noted_guards() as fixed,
             _quiet(),
         ):
-            with torch.enable_grad(), GradientRules(), SparseProducts(), BatchParts(), no_custom_functions():
+            with (
+                torch.enable_grad(),
+                GradientRules(),
+                SparseProducts(),
+                BatchParts(),
+                ChannelDropouts(),
+                no_custom_functions(),
+            ):
                 program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
             return program if _is_plain(program) else program.run_decompositions(_decompositions())
     except ModelError:

@@ -51,9 +51,9 @@ def _infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signat
 def _in_evaluation(op: Op) -> Op:
     if op.attrs["always"]:
         return replace(op, inputs=())
-    return replace(
-        op, type="Fill", inputs=(), attrs={"shape": op.attrs["shape"], "value": op.attrs["mean"], "dtype": "float32"}
-    )
+    if op.type == "NormalDraw":
+        return all_alike(op, 0.0)
+    return all_alike(op, 0.5)
 
 
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:

@@ -1,6 +1,7 @@
 """A module without its dropouts, and with one number for all that it draws: else results differ from run to run, and by whose draws they are."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,10 @@ from torch.overrides import TorchFunctionMode
 _ATTENTION_P = list(inspect.signature(F.multi_head_attention_forward).parameters).index("dropout_p")
 KNOWN_DRAW = 0.4  # in deviations from the mean, or as a share of the range
 _NORMAL, _UNIFORM = (torch.randn, torch.randn_like), (torch.rand, torch.rand_like)
-_DROPOUTS = frozenset({torch.dropout, torch.dropout_, F.dropout})
+_DROPOUTS = frozenset(
+    {torch.dropout, torch.dropout_, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout}
+)
+_SLOPES = frozenset({torch.rrelu, torch.rrelu_, F.rrelu})
 
 
 class WithoutDropouts(TorchFunctionMode):
@@ -29,6 +33,14 @@ class WithoutDropouts(TorchFunctionMode):
             return _filled_between(*args, **given)
         if func is torch.normal:
             return _filled(func(*args, **given), *args[:2])
+        if func is torch.Tensor.exponential_:
+            return args[0].fill_(-math.log(KNOWN_DRAW) / (args[1] if len(args) > 1 else given.get("lambd", 1.0)))
+        if func in (torch.bernoulli, torch.Tensor.bernoulli, torch.Tensor.bernoulli_):
+            return _drawn_below(func, *args, **given)
+        if func is F.gumbel_softmax:  # what it calls does not come here
+            return _gumbel_softmax(*args, **given)
+        if func in _SLOPES:
+            return _sloped(*args, **given)
         if func in _DROPOUTS:
             return args[0] if args else given["input"]
         if func is F.scaled_dot_product_attention:
@@ -36,6 +48,32 @@ class WithoutDropouts(TorchFunctionMode):
         if func is F.multi_head_attention_forward:  # what it calls does not come here
             args = (*args[:_ATTENTION_P], 0.0, *args[_ATTENTION_P + 1 :])
         return func(*args, **given)
+
+
+def _drawn_below(func: Callable[..., Any], x: torch.Tensor, p: Any = None, **rest: Any) -> torch.Tensor:
+    """1 where the known draw is below the probability."""
+    probability = x if p is None and func is not torch.Tensor.bernoulli_ else torch.as_tensor(0.5 if p is None else p)
+    ones = (probability > KNOWN_DRAW).to(x.dtype).expand_as(x)
+    return x.copy_(ones) if func is torch.Tensor.bernoulli_ else ones.clone()
+
+
+def _gumbel_softmax(
+    logits: torch.Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> torch.Tensor:
+    """All draws are alike, which a softmax does not see."""
+    soft = torch.softmax(logits / tau, dim)
+    if not hard:
+        return soft
+    ones = torch.zeros_like(soft).scatter(dim, soft.argmax(dim, keepdim=True), 1.0)
+    return ones - soft.detach() + soft
+
+
+def _sloped(
+    x: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *rest: Any, **named: Any
+) -> torch.Tensor:
+    """With one slope for all below 0, the mean of them in evaluation."""
+    share = KNOWN_DRAW if training else 0.5
+    return torch.where(x > 0, x, x * (lower + (upper - lower) * share))
 
 
 def _filled(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, **rest: Any) -> torch.Tensor:

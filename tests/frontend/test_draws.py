@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Categorical, Distribution, Normal, kl_divergence
+from torch.nn import functional as F
 
 from htrain.data import CRITEO
 from htrain.errors import ModelError
 from htrain.frontend.torch_model import capture
+from htrain.net.blobs import BATCH_KEY
+from htrain.ops import OPS
 from htrain.self_check.capture import Model, capture_model
 from htrain.spec.options import Options
+from tests.frontend.test_torch_model import interpret
 
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 X = {"x": torch.zeros(4, 3)}
@@ -113,6 +117,75 @@ def test_evaluation_that_does_something_else_is_found() -> None:
 def test_what_evaluation_has_no_value_for_is_refused(then: Forward, why: str) -> None:
     with pytest.raises(ModelError, match=why):
         captured(then)
+
+
+def sampled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    gates = F.gumbel_softmax(model.first(x), 0.7, hard=True) + F.gumbel_softmax(model.second(x), 0.5)
+    return gates * model.second(x) * torch.bernoulli(torch.sigmoid(model.first(x)).detach()) + gates.bernoulli(0.3)
+
+
+def masked(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """By what a model has of layers that draw while they train alone."""
+    y = F.rrelu(model.first(x), 0.1, 0.6, model.training).unsqueeze(2) * model.second(x).unsqueeze(1)
+    y = F.dropout2d(F.dropout1d(y, 0.4, model.training)[..., None], 0.2, model.training)[..., 0]
+    return nn.Dropout1d(0.1).train(model.training)(y).sum(1)
+
+
+@pytest.mark.parametrize("then", [sampled, masked])
+def test_what_layers_draw_is_trained_as_by_pytorch(then: Forward) -> None:
+    assert captured(then).compare(Options()) == ()
+
+
+class Layer(nn.Module):
+    def __init__(self, layer: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def drawn_by(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, key: int) -> torch.Tensor:
+    net = capture(Layer(layer), {"x": x[:4]}).net
+    return interpret(net, {}, {"x": x, BATCH_KEY.name: torch.tensor([key])}, len(x))
+
+
+def test_the_largest_of_gumbel_noise_is_as_often_so_as_its_softmax_says() -> None:
+    logits = torch.tensor([0.0, 1.0, -1.0, 2.0])
+    ones = drawn_by(lambda x: F.gumbel_softmax(x, 0.7, hard=True), logits.expand(20000, 4), 3)
+    assert bool(((ones - 1).abs() < 1e-6).sum(1).eq(1).all())
+    torch.testing.assert_close(ones.mean(0), torch.softmax(logits, 0), rtol=0, atol=0.015)
+    again = drawn_by(lambda x: F.gumbel_softmax(x, 0.7, hard=True), logits.expand(20000, 4), 3)
+    assert torch.equal(ones, again)
+    assert not torch.equal(ones, drawn_by(lambda x: F.gumbel_softmax(x, 0.7, hard=True), logits.expand(20000, 4), 4))
+
+
+def test_ones_are_as_often_drawn_as_their_probability_says() -> None:
+    shares = torch.tensor([0.0, 0.1, 0.7, 1.0])
+    ones = drawn_by(torch.bernoulli, shares.expand(20000, 4), 3)
+    torch.testing.assert_close(ones.mean(0), shares, rtol=0, atol=0.015)
+    assert set(ones.unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(nn.Dropout1d(0.3), (6, 5)), (nn.Dropout2d(0.3), (6, 5, 2)), (nn.Dropout3d(0.3), (6, 1, 5, 2))]
+)
+def test_channels_are_dropped_whole_and_the_others_scaled(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    made = drawn_by(layer, torch.ones(2000, *shape), 5).flatten(2)
+    assert bool((made == made[:, :, :1]).all())
+    assert sorted(made.unique().tolist()) == pytest.approx([0.0, 1 / 0.7])
+    assert float((made[:, :, 0] == 0).float().mean()) == pytest.approx(0.3, abs=0.015)
+
+
+def test_slopes_are_drawn_for_each_number_and_evaluation_takes_their_mean() -> None:
+    x = torch.tensor([-1.0, 2.0]).expand(5000, 2)
+    net = capture(Layer(nn.RReLU(0.1, 0.5)), {"x": x[:4]}).net
+    made = interpret(net, {}, {"x": x, BATCH_KEY.name: torch.tensor([5])}, len(x))
+    assert bool((made[:, 1] == 2).all())
+    assert 0.1 <= float(-made[:, 0].max()) < 0.11 < 0.49 < float(-made[:, 0].min()) <= 0.5
+    assert float(made[:, 0].mean()) == pytest.approx(-0.3, abs=0.01)
+    evaluation = net.with_ops(OPS[op.type].in_evaluation(op) for op in net.ops)
+    torch.testing.assert_close(interpret(evaluation, {}, {"x": x}, len(x)), F.rrelu(x, 0.1, 0.5, training=False))
 
 
 def test_what_was_never_written_is_not_read() -> None:

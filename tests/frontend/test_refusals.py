@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from htrain.data import CRITEO
@@ -69,7 +70,8 @@ CASES: dict[str, tuple[nn.Module, str]] = {
     "random numbers": (Model(lambda m, x: x + torch.randint(9, (4,))), r"^aten.randint.default " + ROOT + "it draws random numbers"),
     "dropout between layers": (Model(lambda m, x: m.cells(x[:, None])[0][:, 0], cells=GRU), "in module 'cells' .*: dropout between"),
     "an average of all batches": (Model(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(4, momentum=None)), "module 'norm' has momentum=None"),
-    "draws": (Model(lambda m, x: x * torch.bernoulli(torch.full_like(x, 0.5))), "draws random numbers"),
+    "draws": (Model(lambda m, x: x * torch.bernoulli(torch.full_like(x, 0.5)) if m.training else x), r"drawn in training alone, .* nn.Dropout1d"),
+    "an alpha dropout": (Model(lambda m, x: F.alpha_dropout(x, 0.2, m.training)), r"drawn in training alone, .* nn.Dropout1d"),
     "random numbers of a batch": (Model(lambda m, x: x + torch.poisson(x.abs())), "it draws random numbers"),
     "max_norm": (Model(lambda m, x: x + m.e((x[:, 0] > 0).long()), e=nn.Embedding(9, 4, max_norm=1.0, norm_type=1)), "max_norm and norm_type=1"),
     "max_norm of a weight": (Model(lambda m, x: x + m.e(torch.tensor(1)), e=nn.Embedding(9, 4, max_norm=1.0)), "an embedding with max_norm that is no table"),
