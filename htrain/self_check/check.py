@@ -10,8 +10,8 @@ import torch
 
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
-from htrain.ops.draw import is_noise
 from htrain.self_check.compare import Difference, differences, noise_between
+from htrain.self_check.evaluation import Evaluated, notes_of_evaluation
 from htrain.self_check.inputs import Drawing, Inputs
 from htrain.self_check.ours import Ours
 from htrain.self_check.outcome import Outcome, Rows
@@ -40,11 +40,11 @@ class Reference(Protocol):
     def run(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:
         """One pass over a batch. Raises whatever the model raises."""
 
-    def evaluated(self, values: Values, inputs: Tensors) -> torch.Tensor:
-        """What is scored in evaluation."""
+    def evaluated(self, values: Values, inputs: Tensors) -> Evaluated:
+        """What is scored in evaluation. Raises whatever the model raises."""
 
     def check_stateless(self, values: Values, inputs: Tensors) -> None:
-        """Raises ModelError where a second pass over the same batch gives another result."""
+        """Raises ModelError where another pass over the same batch gives another result, or could."""
 
 
 class Unsuitable(Exception):
@@ -72,10 +72,9 @@ def check(captured: Captured, reference: Reference, example: Tensors, options: O
         )
     try:
         with _one_thread():
-            _Check(captured, reference, example, options).run()
+            return _Check(captured, reference, example, options).run()
     except Unsuitable as error:
         return (f"not compared with {reference.name}: {error}",)
-    return ()
 
 
 @contextmanager
@@ -95,18 +94,19 @@ class _Check:
         self._ours = Ours(captured, options)
         self._inputs: Inputs | None = None
 
-    def run(self) -> None:
+    def run(self) -> tuple[str, ...]:
         draw = self._draw(0)
         if self._loss == "bce_probability":
             _check_probability(draw.theirs.outputs)
         self._reference.check_stateless(draw.values, draw.inputs)
-        self._check_noise(draw)
+        notes = tuple(notes_of_evaluation(self._ours, self._reference, draw.values, draw.inputs, draw.label))
         found = self._differences(draw)
         for seed in range(1, _DRAWS):  # one may come of a kink that a value happens to lie on
             if found and (again := self._differences(self._draw(seed))):
                 raise ModelError(_message(again, self._reference.name))
         if self._loss == "bce" and not self._ours.probability:
             self._check_range(draw)
+        return notes
 
     def _differences(self, draw: Draw) -> list[Difference]:
         ours = self._ours.run(draw.values, draw.inputs, draw.label)
@@ -196,25 +196,6 @@ class _Check:
                 stepped = isinstance(gradient, Rows) and bool(gradient.rows[gradient.ids == row].any())
                 if not stepped:
                     yield row
-
-    # -- noise of training ----------------------------------------------------------------------------------------------
-
-    def _check_noise(self, draw: Draw) -> None:
-        """Raises ModelError for noise that is added in training alone, where evaluation does something else besides leaving it out.
-
-        With batch norms it cannot be told: evaluation reads their statistics, which are those of no weights that are drawn.
-        """
-        ops = self._captured.net.ops
-        if not any(map(is_noise, ops)) or any(op.type == "BatchNorm" for op in ops):
-            return
-        theirs = self._reference.evaluated(draw.values, draw.inputs)
-        ours = self._ours.evaluated(draw.values, draw.inputs, draw.label)
-        ours = torch.sigmoid(ours) if self._ours.probability else ours
-        if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4):
-            raise ModelError(
-                "forward() draws random numbers in training alone, and in evaluation (model.eval()) gives something else than without them: draw them in "
-                "both, or as noise around a mean that evaluation takes; --no-self-check compiles it all the same"
-            )
 
     # -- a loss that stands twice ------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from htrain.ops import OPS
 from htrain.ops.base import constant_of
 from htrain.ops.user_ops import is_users
 from htrain.self_check.check import check
+from htrain.self_check.evaluation import Evaluated
 from htrain.self_check.lazy_tables import Leaf, read
 from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
 from htrain.self_check.values import PERIOD, Values
@@ -68,9 +69,9 @@ class OnnxReference:
         _open(model.graph, set(self._given), tables)
         self._evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=_user_ops(model.graph))
 
-    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> Evaluated:
         """The file's outputs: it does the same in evaluation. Raises what the evaluator raises."""
-        return self._outputs(values, inputs)
+        return Evaluated(self._outputs(values, inputs))
 
     def check_stateless(self, values: Values, inputs: Tensors) -> None:
         """A file keeps nothing."""

@@ -22,7 +22,7 @@ from htrain.transform.loss import final_sigmoid
 
 
 class Ours:
-    """A captured model, ready to run. `probability`: what the model returns is the sigmoid of the logit."""
+    """A captured model, ready to run. `probability`: what the model returns is the sigmoid of the logit. `ops` are its own, with what they draw."""
 
     def __init__(self, captured: Captured, options: Options) -> None:
         full = replace(
@@ -31,6 +31,7 @@ class Ours:
         exact = replace(options, numerics=full)
         lowered = forward_net(captured, exact)
         known = lowered.with_ops(all_alike(op, KNOWN_DRAW) if is_draw(op) else op for op in lowered.ops)
+        self.ops = lowered.ops
         self._evaluation = lowered.with_ops(OPS[op.type].in_evaluation(op) for op in lowered.ops)
         forward = fuse_forward(without_dropouts(known), exact)
         self.net, self._gradients = add_gradients(forward)

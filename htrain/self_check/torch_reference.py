@@ -14,6 +14,8 @@ from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
 from htrain.frontend.draws import in_evaluation
 from htrain.frontend.unchanged import unchanged
+from htrain.self_check.evaluation import Evaluated
+from htrain.self_check.kept import Counted, generators
 from htrain.self_check.lazy_tables import LazyTables, stand_in
 from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
 from htrain.self_check.values import Table, Values, draw, draw_table
@@ -29,7 +31,8 @@ class TorchReference:
     batch_size = 13  # no dimension of a model's own
 
     def __init__(self, module: nn.Module, captured: Captured, logit: str | int) -> None:
-        self._module, self._logit = module, logit
+        self._module, self._logit, self._own = module, logit, len(captured.net.outputs) > 1
+        self._without = WithoutDropouts()
         self._parameters, self._slots = _parameters(module, captured)
         self._beside = {name: p for name, p in self._parameters.items() if name not in captured.net.parameters}
         paddings = (getattr(part, "padding_idx", None) for part in module.modules())
@@ -77,23 +80,45 @@ class TorchReference:
         ):
             warnings.simplefilter("ignore")
             stand_ins = {id(held[name]): (name, table, self._parameters[name]) for name, table in lazy.items()}
-            with torch.enable_grad(), WithoutDropouts(), LazyTables(stand_ins) as mode:
+            self._without = WithoutDropouts()
+            with torch.enable_grad(), self._without, LazyTables(stand_ins) as mode:
                 yield held, tables, mode
 
     def check_stateless(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Raises ModelError where forward() gives another result the second time: what it keeps from one batch to the next is in no net."""
+        """Raises ModelError where forward() gives another result the second time, or after many: what it keeps from one batch to the next is in no net;
+        and where it draws by what torch.export cannot see."""
         with self._prepared(values), redirect_stdout(io.StringIO()):
-            first, second = (self._outputs(inputs).detach().clone() for _ in range(2))
-        if first.shape != second.shape or not torch.allclose(first, second, rtol=1e-6, atol=1e-7, equal_nan=True):
+            counted, drawn = Counted(self._module), generators()
+            first, second = (self._results(inputs) for _ in range(2))
+            if generators() != drawn:
+                raise ModelError(
+                    f"forward() of {type(self._module).__name__} draws by Python's random or by numpy, which a net cannot draw again: draw by torch.rand or "
+                    f"torch.randn; --no-self-check compiles what it did the first time"
+                )
+            if not _are_alike(first, second):
+                raise ModelError(
+                    f"forward() of {type(self._module).__name__} gives another result for the same batch the second time: it draws random numbers or "
+                    f"keeps something from one batch to the next, which no net does; --no-self-check compiles what it did the first time"
+                )
+            name = counted.first_that_matters(lambda: _are_alike(first, self._results(inputs)))
+        if name:
             raise ModelError(
-                f"forward() of {type(self._module).__name__} gives another result for the same batch the second time: it draws random numbers or "
-                f"keeps something from one batch to the next, which no net does; --no-self-check compiles what it did the first time"
+                f"forward() counts in '{name}', and gives another result for the same batch when it has counted far: every batch would be trained as the "
+                f"first; make what changes an input, or constant; --no-self-check compiles what it did the first time"
             )
 
-    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _results(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """All that forward() returns."""
+        leaves = _pytree.tree_leaves(self._run(inputs))
+        return [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> Evaluated:
         """What is scored in evaluation. Raises whatever the module raises."""
         with self._prepared(values), in_evaluation(self._module), redirect_stdout(io.StringIO()), torch.no_grad():
-            return self._outputs(inputs).detach()
+            outputs = self._run(inputs)
+            leaves = _pytree.tree_leaves(outputs)
+            scores = pick_own(outputs, self._logit)[1] if self._own and len(leaves) > 1 else pick(outputs, self._logit)
+            return Evaluated(scores.reshape(-1).float().detach(), drops=self._without.drops)
 
     def _values_beside(self, values: Values) -> tuple[dict[str, Table], dict[str, torch.Tensor]]:
         """Values for all parameters: those of the net, and others for what the logit does not need."""
@@ -137,6 +162,14 @@ class TorchReference:
             for name, slots in self._slots.items():
                 for space, key in slots:
                     space[key] = self._parameters[name]
+
+
+def _are_alike(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    """Whether two passes over a batch gave the same, but for the order of their sums."""
+    return len(first) == len(second) and all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=1e-6, atol=1e-7, equal_nan=True)
+        for a, b in zip(first, second, strict=True)
+    )
 
 
 def _parameters(module: nn.Module, captured: Captured) -> tuple[dict[str, nn.Parameter], dict[str, list[Slot]]]:

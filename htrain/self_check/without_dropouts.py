@@ -19,7 +19,9 @@ _SLOPES = frozenset({torch.rrelu, torch.rrelu_, F.rrelu})
 
 
 class WithoutDropouts(TorchFunctionMode):
-    """Within, a dropout gives what it takes, and attention drops none of its weights, in training mode, too."""
+    """Within, a dropout gives what it takes, and attention drops none of its weights, in training mode, too. `drops`: one that was on has been left out."""
+
+    drops = False
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
@@ -42,12 +44,22 @@ class WithoutDropouts(TorchFunctionMode):
         if func in _SLOPES:
             return _sloped(*args, **given)
         if func in _DROPOUTS:
-            return args[0] if args else given["input"]
+            x, p, on = _dropout_arguments(*args, **given)
+            self.drops |= bool(p and on)
+            return x
         if func is F.scaled_dot_product_attention:
+            self.drops |= bool(args[4] if len(args) > 4 else given.get("dropout_p", 0.0))
             args, given = args[:4], {**given, "dropout_p": 0.0} | ({"is_causal": args[5]} if len(args) > 5 else {})
         if func is F.multi_head_attention_forward:  # what it calls does not come here
             args = (*args[:_ATTENTION_P], 0.0, *args[_ATTENTION_P + 1 :])
         return func(*args, **given)
+
+
+def _dropout_arguments(
+    input: torch.Tensor, p: float = 0.5, training: bool = True, *rest: Any, **named: Any
+) -> tuple[torch.Tensor, float, bool]:
+    """Its input, the share that it drops, and whether it is on."""
+    return input, p, named.get("train", training)
 
 
 def _drawn_below(func: Callable[..., Any], x: torch.Tensor, p: Any = None, **rest: Any) -> torch.Tensor:

@@ -1,0 +1,47 @@
+"""What a forward() keeps from one batch to the next, where no tensor has it: numbers that it counts, and generators that it draws from."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+from torch import nn
+
+_FAR = 1_000_000_007  # no multiple of what a schedule may have as its period
+
+
+class Counted:
+    """The numbers that a module's attributes hold now."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._modules = dict(module.named_modules())
+        self._before = self._numbers()
+
+    def _numbers(self) -> dict[tuple[str, str], float]:
+        return {
+            (path, name): value
+            for path, module in self._modules.items()
+            for name, value in vars(module).items()
+            if type(value) in (int, float)
+        }
+
+    def first_that_matters(self, is_alike: Callable[[], bool]) -> str:
+        """The first number that has changed and on which `is_alike` depends; "" where none does. `is_alike` runs the module, which may raise anything."""
+        for (path, name), value in self._numbers().items():
+            before = self._before.get((path, name), value)
+            if value == before:
+                continue
+            setattr(self._modules[path], name, value + type(value)((value - before) * _FAR))
+            try:
+                alike = is_alike()
+            except Exception:  # an index beyond the end of a schedule, say: it is read
+                alike = False
+            setattr(self._modules[path], name, value)
+            if not alike:
+                return f"{path}.{name}" if path else name
+        return ""
+
+
+def generators() -> tuple[object, ...]:
+    """Where the generators of Python and numpy are that a forward() may draw from unseen."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return (random.getstate(), kind, np.asarray(keys).tobytes(), *rest)
