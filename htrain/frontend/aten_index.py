@@ -190,10 +190,12 @@ def _of_each(t: Translation, call: Call, flat: str, of_index: Sequence[Dim], kep
 
 
 def _index_put(t: Translation, call: Call) -> None:
-    """x[mask] = number; or x[b, i, ...] = values, where b is each example itself."""
-    mask = call.args[1][0]
+    """x[mask] = number; x[:, i] = values, along one dimension; or x[b, i, ...] = values, where b is each example itself."""
+    mask, given = call.args[1][0], [axis for axis, index in enumerate(call.args[1]) if index is not None]
     if len(call.args[1]) == 1 and mask is not None and mask.meta["val"].dtype == torch.bool:
         _put_by_mask(t, call, mask)
+    elif len(given) == 1 and given[0] and isinstance(t.shape(call.args[0])[given[0]], int):
+        _put_along(t, call, given[0])
     else:
         _put_of_each(t, call)
 
@@ -208,6 +210,30 @@ def _put_by_mask(t: Translation, call: Call, mask: fx.Node) -> None:
         shape = (*(d if isinstance(d, int) else -1 for d in t.shape(mask)), *(1,) * missing)
         name = t.step(call.node, "Reshape", (name,), {"shape": shape})
     t.add(call.node, "Where", (name, t.blob(value), t.blob(source)))
+
+
+def _put_along(t: Translation, call: Call, axis: int) -> None:
+    """Values at the places of one dimension that is not the batch, the same for all others. Raises ModelError for a place that may come twice: which value
+    stays is not said."""
+    source, value, adds = call.args[0], call.args[2], argument(call, 3, "accumulate", False)
+    indices, shape = _indices(t, call), t.shape(source)
+    places = indices[axis] if len(indices) == axis + 1 else None
+    size = shape[axis]
+    assert isinstance(size, int)
+    if not isinstance(places, torch.Tensor) or places.dim() > 1:
+        raise refuse(t, call, f"what is assigned to: {_OF_EXAMPLES}")
+    places = places.reshape(-1) % size
+    if not adds and len(places.unique()) < len(places):
+        raise refuse(t, call, "it assigns to one place twice: give each place once")
+    wanted = (*shape[:axis], len(places), *shape[axis + 1 :])
+    behind = places.reshape(-1, *[1] * (len(shape) - axis - 1))
+    index = t.step(
+        call.node, "BroadcastTo", (t.constant(behind, module=t.module_of(call.node)),), {"shape": t.batch_shape(wanted)}
+    )
+    name = t.blob(value)
+    if t.builder.blob(name).shape != wanted:
+        name = t.step(call.node, "BroadcastTo", (name,), {"shape": t.batch_shape(wanted)})
+    t.add(call.node, "ScatterAdd" if adds else "Scatter", (t.blob(source), index, name), {"dim": axis})
 
 
 def _put_of_each(t: Translation, call: Call) -> None:

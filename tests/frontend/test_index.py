@@ -71,6 +71,15 @@ def cells(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tens
     return put[each(ids)[:, None], torch.arange(4), ids % 3] * put[each(ids)[:, None], torch.arange(4), -1]
 
 
+def assigned(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    y = 2 * rows
+    y[:, [0, 2]] = 0.0
+    y[:, :, [3, 1]] = rows[:, :1, :2]
+    y[:, torch.tensor([-1, 1])] += rows[:, :1]
+    y[:, UPPER[2]] = rows[:, 0, None] * 3
+    return y.square()
+
+
 FORWARDS: dict[str, Forward] = {
     "a grid": grid,
     "a mask that is added": added,
@@ -90,6 +99,8 @@ FORWARDS: dict[str, Forward] = {
     "ratings": put,
     "sums at places": added_to,
     "cells": cells,
+    "assignments": assigned,
+    "filled": lambda m, rows, ids: rows.index_fill(2, torch.tensor([0, 2]), 0.5).square() + rows.index_copy(1, torch.tensor([3, 0]), rows[:, 1:3]).square(),
 }  # fmt: skip
 
 
@@ -116,6 +127,7 @@ REFUSED: dict[str, tuple[Forward, str]] = {
     "lines of another": (lambda m, rows, ids: rows[each(rows).repeat(2), (ids[:, :2] % 4).flatten()], "(the first must be torch.arange|more than one thing)"),
     "dimensions apart": (lambda m, rows, ids: dots(rows)[:, ids[0] % 4], "it picks an example of the batch"),
     "a mask of the batch": (lambda m, rows, ids: torch.masked_select(rows, ids[..., None] > 3).sum() + rows, "how many elements a mask picks"),
+    "put twice": (lambda m, rows, ids: rows.index_copy(1, torch.tensor([1, 1]), rows[:, 1:3]), "it assigns to one place twice"),
     "put to another": (lambda m, rows, ids: rows.index_put((each(rows).flip(0), ids[:, 0] % 4), rows[:, 0]), "what is assigned to"),
 }  # fmt: skip
 
