@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from htrain.errors import ModelError
-from htrain.frontend import aten_ops, torch_export, torch_model
+from htrain.frontend import aten_ops, torch_export, torch_model, whole_bags
 from htrain.frontend.aten_forms import Call
 from htrain.frontend.captured import Captured
 from htrain.self_check.check import check
@@ -171,7 +171,7 @@ def unknown_functions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unchecked_bags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_export, "_check_bag", lambda *given, **named: None)
+    monkeypatch.setattr(whole_bags, "_check_bag", lambda *given, **named: None)
 
 
 def unchecked_module(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,22 @@ from dataclasses import dataclass
 
 from htrain.executor.host.journal import Journal
 from htrain.executor.host.kept import Kept
+from htrain.net.names import GROUP_PS, role_of
 
 
 @dataclass(frozen=True)
 class Left:
-    """A trainer's `journal`, by which another goes on where it was; the parameters of a PS in what is `kept`."""
+    """A trainer's `journal`, by which another goes on where it was; the parameters of a PS in what is `kept`. `needs_more`: another would need what cannot be
+    had."""
 
     journal: Journal | None = None
     kept: Kept | None = None
+    needs_more: bool = False
 
     @property
     def is_whole(self) -> bool:
         """Whether another process could go on with it."""
-        return self.kept is None or self.kept.is_whole
+        return not self.needs_more and (self.kept is None or self.kept.is_whole)
 
     def close(self) -> None:
         """Let the memory go, once no process of the role uses it."""
@@ -26,3 +29,13 @@ class Left:
 
 
 NOTHING_LEFT = Left()
+
+
+def left_by(role: str) -> Left:
+    """What the processes of a role will leave to each other, where it may be begun again alone: a group PS its weights, others no more than where they are."""
+    if role_of(role) != GROUP_PS:
+        return Left(Journal())
+    try:
+        return Left(kept=Kept(role))
+    except OSError:  # no such memory here
+        return Left(needs_more=True)

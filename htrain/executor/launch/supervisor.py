@@ -27,9 +27,7 @@ import psutil
 from htrain.errors import Error
 from htrain.executor.engine.loops_of_nets import loops_of
 from htrain.executor.host.ahead import compile_ahead
-from htrain.executor.host.journal import Journal
-from htrain.executor.host.kept import Kept
-from htrain.executor.host.left import NOTHING_LEFT, Left
+from htrain.executor.host.left import NOTHING_LEFT, Left, left_by
 from htrain.executor.host.process import end_with_parent, parent_number, settle
 from htrain.executor.host.sockets import folder_of
 from htrain.executor.launch.environment import role_environment
@@ -38,7 +36,7 @@ from htrain.executor.roles.alone import gone_on_alone
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Keys, Network
-from htrain.net.names import GROUP_PS, TRAINER, device_of, role_of
+from htrain.net.names import TRAINER, device_of
 from htrain.own.registry import load_own
 from htrain.plan.plan import load_part
 from htrain.printable import one_line
@@ -257,7 +255,7 @@ class _Playing:
         self._living: list[BaseProcess] = []  # as the launcher has been told
         self._assignment = assignment
         self._connection = connection
-        self._left = {role: _left_by(role) for role in assignment.alone}
+        self._left = {role: left_by(role) for role in assignment.alone}
         self._ahead: BaseProcess | None = None
         self._incarnations: Counter[str] = Counter()
 
@@ -335,10 +333,6 @@ class _Playing:
         _end([process for process in self._processes if process.pid], seconds)
         for left in self._left.values():
             left.close()
-
-
-def _left_by(role: str) -> Left:
-    return Left(kept=Kept(role)) if role_of(role) == GROUP_PS else Left(Journal())
 
 
 def _loops_of(assignment: Assignment) -> Iterable[Any]:
