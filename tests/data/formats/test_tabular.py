@@ -2,6 +2,10 @@
 
 import csv
 import io
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -229,3 +233,38 @@ def test_a_parquet_column_of_the_wrong_type_is_refused_by_name(tmp_path):
     (tmp_path / "s.yaml").write_text("label: y\ninputs:\n  d: {kind: bag, column: y, rows: 3}\n")
     with pytest.raises(DataError, match=r"column 'y' is int64; want a list of ids, or text$"):
         open_data(f"parquet:{tmp_path}/a.parquet?schema={tmp_path}/s.yaml")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted by Linux")
+def test_a_header_that_does_not_fit_leaves_no_thread_behind_that_could_abort_the_command(tmp_path, schema):
+    (tmp_path / "a.csv").write_bytes(b"\xff\xfe1,2\n")
+    script = f"""
+import os, htrain.data, pyarrow.csv
+from htrain.errors import DataError
+before = len(os.listdir("/proc/self/task"))
+try:
+    htrain.data.open_data("csv:{tmp_path}/a.csv?schema={schema}")
+except DataError as error:
+    print(len(os.listdir("/proc/self/task")) - before, error)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert (
+        said
+        == f"0 {tmp_path}/a.csv:1: want a line of column names: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (b"\r\n", "it is blank"),
+        (b"y,x\rz,a\n", "it has a carriage return inside the line"),
+        (b'y,"x', "it has a quote that does not end on its line"),
+        (b'\xef\xbb\xbf"y","x"\r\n', "no column 'z'; it has y, x"),
+        (b'y,"x ""1"", 2"\n', "no column 'x'; it has y, x \"1\", 2"),
+    ],
+)
+def test_a_line_of_names_is_read_as_its_rows_are(tmp_path, schema, header, said):
+    (tmp_path / "a.csv").write_bytes(header)
+    with pytest.raises(DataError, match=re.escape(said)):
+        open_data(f"csv:{tmp_path}/a.csv?schema={schema}")
