@@ -28,7 +28,8 @@ class RunSettings:
     what goes between hosts is encrypted where a run `encrypts`. A checkpoint is taken to be validated every `valid_every` examples of
     the whole job, 0 for none but the last; `validated` of them had been trained at the one before. A version of the model is published as `publishing` says,
     every `publish_seconds`, `end` for the last alone. What is begun again where a role dies says `retry`: all, or a trainer that keeps nothing alone, or a
-    sparse PS as well.
+    sparse PS as well. `plan_header` is the digest of the plan.yaml that
+    the launcher has read, and roles have to find; empty where it is not known.
     """
 
     plan_folder: Path
@@ -58,3 +59,4 @@ class RunSettings:
     publishing: Publishing | None = None
     publish_seconds: PublishSeconds = "end"
     retry: RetryWhat = "alone"
+    plan_header: str = ""

@@ -77,6 +77,24 @@ def read_header(folder: Path) -> bytes:
         ) from error
 
 
+def header_digest(folder: Path) -> str:
+    """A digest of plan.yaml, which names all other files with theirs: two plans that have the same are the same. Raises PlanError."""
+    return digest_of_header(read_header(folder))
+
+
+def digest_of_header(content: bytes) -> str:
+    """The same of plan.yaml's content."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def require_header(folder: Path, content: bytes, digest: str) -> None:
+    """Raises PlanError where plan.yaml is not that of this digest; "" takes any."""
+    if digest and digest_of_header(content) != digest:
+        raise PlanError(
+            f"{folder}: is another plan than the one that the run began with: it was written anew meanwhile"
+        )
+
+
 def place_of(folder: Path, name: str, digest: str) -> Path:
     """Where the file of this name and content stands. Raises Moved where it does not."""
 

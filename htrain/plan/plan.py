@@ -27,7 +27,17 @@ from htrain.net.placement import Decision, Search, Shard
 from htrain.onnx_format.files import MOST_BYTES, net_of, to_model, write_net
 from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.own.registry import Source, require, sources_of
-from htrain.plan.folder import HEADER, Digests, content_of, is_part, place_of, steadily, write_folder
+from htrain.plan.folder import (
+    HEADER,
+    Digests,
+    content_of,
+    digest_of_header,
+    is_part,
+    place_of,
+    require_header,
+    steadily,
+    write_folder,
+)
 from htrain.plan.nets import NetsOfPlan
 from htrain.spec.cluster import Cluster, validated
 from htrain.spec.compatibility import compatible
@@ -184,10 +194,12 @@ def load_plan(folder: Path) -> Plan:
     return steadily(folder, load)
 
 
-def load_part(folder: Path, device: str) -> Plan:
-    """The plan of a folder with the nets that `device` runs alone: what a role needs of a plan that has been checked."""
+def load_part(folder: Path, device: str, wanted: str = "") -> Plan:
+    """The plan of a folder with the nets that `device` runs alone: what a role needs of a plan that has been checked. Raises PlanError where it is not that
+    which is `wanted`, by the digest of its plan.yaml; "" takes any."""
 
     def load(text: bytes) -> Plan:
+        require_header(folder, text, wanted)
         header = _parse_header(folder, text)
         own = Device.parse(device)
         return _load(folder, header, [name for name in _net_names(header) if NetName.parse(name).run_by == own])
@@ -201,7 +213,7 @@ def files_of(folder: Path) -> tuple[str, dict[str, Path]]:
     def find(text: bytes) -> tuple[str, dict[str, Path]]:
         files = _parse_header(folder, text).files
         found = {name: place_of(folder, name, digest) for name, digest in files.items()}
-        return blake2b(text, digest_size=16).hexdigest(), {HEADER: folder / HEADER, **found}
+        return digest_of_header(text), {HEADER: folder / HEADER, **found}
 
     return steadily(folder, find)
 

@@ -22,6 +22,7 @@ from htrain.net.placement import Shard
 from htrain.ops import OPS
 from htrain.ops.base import RowChange
 from htrain.plan.check import check_plan
+from htrain.plan.folder import header_digest
 from htrain.plan.plan import Plan, load_part, load_plan
 from htrain.plan.text import net_text, plan_diff, plan_text
 from htrain.spec.cluster import Cluster
@@ -89,6 +90,16 @@ def test_a_role_loads_its_own_nets_alone(plan: Plan, tmp_path: Path) -> None:
     assert set(load_part(tmp_path / "plan", "dense_ps:0").nets) == {
         f"{kind}center_dense_ps_0_group_ps_{k}" for kind in ("", "init_") for k in (0, 1)
     }
+
+
+def test_a_role_refuses_another_plan_than_the_one_that_its_launcher_has_read(plan: Plan, tmp_path: Path) -> None:
+    """One whose nets are the same, but not what steps them."""
+    plan.save(tmp_path / "plan")
+    header = header_digest(tmp_path / "plan")
+    assert load_part(tmp_path / "plan", "group_ps:1", header) == load_part(tmp_path / "plan", "group_ps:1")
+    replace(plan, notes=("another",)).save(tmp_path / "plan")
+    with pytest.raises(PlanError, match="plan: is another plan than the one that the run began with"):
+        load_part(tmp_path / "plan", "group_ps:1", header)
 
 
 def test_saving_replaces_an_older_plan_whole(plan: Plan, tmp_path: Path) -> None:

@@ -139,6 +139,25 @@ def test_a_role_that_dies_again_and_again_ends_the_run_with_its_cause(
     assert last.endswith("; 1 more try without a checkpoint between them failed, too")
 
 
+@pytest.mark.parametrize("victim", ["trainer:0:0", "sparse_ps:0"])
+def test_a_plan_that_is_compiled_anew_beside_its_run_is_taken_by_no_role(
+    run: Callable[..., Started], plan: Path, tmp_path: Path, victim: str
+) -> None:
+    folder, own = tmp_path / "run", tmp_path / "plan"
+    shutil.copytree(plan, own)
+    process = run(*ENDLESS, *OFTEN, "--retries", "3", plan=own)
+    wait_for_a_checkpoint(folder, process)
+    cluster = this_machine(groups=2, trainers=1, group_ps=1, sparse_ps=2, dense_ps=1)
+    ledger_plan(cluster, batch_size=3).save(own)
+    os.kill(pid_of(victim, folder), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "is begun again, and the others go on" not in said
+    last = f"htrain: {own}: is another plan than the one that the run began with: put that one back, and go on with --resume {folder}"
+    assert said.splitlines()[-1] == last
+    assert (counted(plan, folder) == owed(folder)).all()
+
+
 def test_a_run_that_was_asked_to_stop_does_not_go_on_where_a_role_dies_before_it_is_saved(
     run: Callable[..., Started], tmp_path: Path
 ) -> None:

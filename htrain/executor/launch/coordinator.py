@@ -176,7 +176,7 @@ class NoValidations:
 class Outside:
     """What a run has around it: `interrupt` says whether the user asks to stop; `on_totals` is called about twice a second, `tell` with news,
     `give_sign` each second or two, by any thread; `on_book` once with the addresses of all endpoints; `validations` evaluate its checkpoints,
-    `publications` make versions of its model; `has_its_data` says whether what the run reads is still as it was."""
+    `publications` make versions of its model; `has_its_own` says whether what the run reads, data and plan, is still as it was."""
 
     interrupt: Interrupt
     on_totals: Callable[[RunTotals, dict[str, dict[str, Any]]], None]
@@ -185,7 +185,7 @@ class Outside:
     on_book: Callable[[Mapping[str, str]], None] = lambda book: None
     validations: Validations = NoValidations()
     publications: Publications = NoVersions()
-    has_its_data: Callable[[], bool] = lambda: True
+    has_its_own: Callable[[], bool] = lambda: True
 
 
 class Coordinator:
@@ -324,7 +324,7 @@ class Coordinator:
         return None
 
     def _can_begin_again(self, role: str, pool: WorkerPool) -> bool:
-        return pool.can_begin_again(role) and self._outside.has_its_data()
+        return pool.can_begin_again(role) and self._outside.has_its_own()
 
     def _reach(self, said: Reach) -> None:
         assert self._outbox

@@ -148,9 +148,7 @@ def follow(network: Network) -> None:
     call_role(roles[0])
     load_own(assignment.settings.ops)
     settle()
-    play_all(
-        roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher
-    )
+    play_all(roles, partial(part_of, assignment.settings), assignment.settings, network, assignment.launcher)
     network.close()
     _meet()
     leave()

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from htrain.errors import Error, RunError
 from htrain.executor.assembly import Assembly
@@ -111,9 +110,9 @@ def _obey(role: RunningRole, link: Link, pulse: Pulse, known: Addresses) -> None
         obeying.look()
 
 
-def part_of(plan_folder: Path, role: str) -> Plan:
-    """What a role has to know of a plan. Raises PlanError."""
-    return load_part(plan_folder, device_of(role))
+def part_of(settings: RunSettings, role: str) -> Plan:
+    """What a role has to know of the plan of a run. Raises PlanError."""
+    return load_part(settings.plan_folder, device_of(role), settings.plan_header)
 
 
 def play_all(

@@ -32,6 +32,7 @@ from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
 from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
+from htrain.plan.folder import header_digest
 from htrain.plan.plan import Plan, load_plan
 from htrain.spec.settings import Elsewhere, MostRetries
 
@@ -167,8 +168,9 @@ def _run(
     console: Console,
 ) -> RunResult:
     with closing(pools):
+        header = header_digest(settings.plan_folder)  # before it is read: roles refuse one that is written meanwhile
         plan = check_plan(load_plan(settings.plan_folder))
-        settings = replace(settings, ops=places_of((*plan.ops, *plan.strategies)))
+        settings = replace(settings, plan_header=header, ops=places_of((*plan.ops, *plan.strategies)))
         dataset = open_data(settings.data)
         check_inputs(plan, dataset)
         check_rows(plan, dataset)

@@ -32,6 +32,7 @@ from htrain.files import read_file
 from htrain.membership.served import FILE, Address, Listening, Served, Serving
 from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
+from htrain.plan.folder import header_digest
 from htrain.plan.plan import Plan, load_plan
 from htrain.spec.cache import CACHES
 
@@ -73,6 +74,7 @@ def serve_plan(
     pools = LocalPools("processes", num_threads)
     network = pools.network()
     try:
+        header = header_digest(settings.plan_folder)
         whole = check_plan(load_plan(settings.plan_folder))
         served = served_by(whole)
         check_folder(settings.run_folder, resume=resume)
@@ -83,7 +85,12 @@ def serve_plan(
         listening = _listening(
             settings.run_folder, host, port, servers=served.num_servers, lease_seconds=lease_seconds, resume=resume
         )
-        settings = replace(settings, ops=places_of((*whole.ops, *whole.strategies)), serving=Serving(served, listening))
+        settings = replace(
+            settings,
+            plan_header=header,
+            ops=places_of((*whole.ops, *whole.strategies)),
+            serving=Serving(served, listening),
+        )
         with claimed(settings.run_folder) as claim, Progress(console, 0) as progress:
             identity = identify_served(whole)
             if all(settings.begin_with):

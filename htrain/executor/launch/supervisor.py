@@ -338,8 +338,9 @@ class _Playing:
 def _loops_of(assignment: Assignment) -> Iterable[Any]:
     """Those that roles of an assignment run; of trainers before others, whose loops take longest."""
     devices = sorted({device_of(role) for roles in assignment.processes for role in roles}, key=lambda d: d != TRAINER)
+    settings = assignment.settings
     return loops_of(
-        net for device in devices for net in load_part(assignment.settings.plan_folder, device).nets.values()
+        net for device in devices for net in load_part(settings.plan_folder, device, settings.plan_header).nets.values()
     )
 
 
@@ -366,7 +367,7 @@ def _be_roles(roles: Sequence[str], assignment: Assignment, connection: Connecti
     try:
         network = assignment.network()
         play_all(
-            roles, partial(part_of, assignment.settings.plan_folder), assignment.settings, network, assignment.launcher, left=left
+            roles, partial(part_of, assignment.settings), assignment.settings, network, assignment.launcher, left=left
         )  # fmt: skip
         network.close()
     except BaseException as error:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from htrain.data import Dataset
 from htrain.data.identity import other_than_read, stamps_of
-from htrain.errors import DataError, Interrupted, PeerLost, PublishError
+from htrain.errors import DataError, Interrupted, PeerLost, PlanError, PublishError
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
@@ -31,6 +31,7 @@ from htrain.executor.roles.saving import without_advice
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
+from htrain.plan.folder import header_digest
 from htrain.plan.plan import Plan
 
 _SIGN_SECONDS = 1.0  # between two signs of life, while a run waits to be begun again
@@ -108,6 +109,7 @@ class Tries:
                 if not self._reopens:
                     raise
                 self._await_next(error)  # a storage that is away while a run goes on may be back for a later try
+            self._require_plan()
             self._require_data()
             resumes = self._job.resumes or bool(self._checkpoint)
             self._job.progress.begin_again()
@@ -156,7 +158,7 @@ class Tries:
         try:
             with interrupts() as interrupt:
                 outside = Outside(
-                    interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions, has_its_data=self._has_its_data,
+                    interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions, has_its_own=self._has_its_own,
                 )  # fmt: skip
                 try:
                     job.pools.gather(settings, identity, outside)
@@ -212,12 +214,31 @@ class Tries:
         which = f"retry {self._retries.in_a_row} of {self._retries.most}"
         return f"{without_advice(str(error))}; the run goes on{wait} {where}: {again:,} examples are trained again ({which})"
 
-    def _has_its_data(self) -> bool:
-        """Whether data can be read that is what the run began with."""
+    def _has_its_own(self) -> bool:
+        """Whether the plan, and data, can be read that the run began with."""
         try:
-            return not self._other_data()
-        except DataError:
+            return not self._is_other_plan and not self._other_data()
+        except (PlanError, DataError):
             return False
+
+    @property
+    def _is_other_plan(self) -> bool:
+        """Whether the plan was written anew. Raises PlanError where there is none."""
+        settings = self._job.settings
+        return header_digest(settings.plan_folder) != settings.plan_header
+
+    def _require_plan(self) -> None:
+        """Raises PlanError where the plan is not what the run began with. One that cannot be read may be back for the roles of the next try."""
+        try:
+            is_other = self._is_other_plan
+        except PlanError:
+            return
+        if is_other:
+            folder, run = self._job.settings.plan_folder, self._job.settings.run_folder
+            advice = f"go on with --resume {run}" if self._checkpoint else f"start again in another folder than {run}"
+            raise PlanError(
+                f"{folder}: is another plan than the one that the run began with: put that one back, and {advice}"
+            )
 
     def _require_data(self) -> None:
         """Raises CheckpointError where data is not what the run began with, DataError where it cannot be read."""
