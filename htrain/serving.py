@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from htrain.errors import UsageError
-from htrain.executor.launch.earlier import beginning_of
+from htrain.executor.launch.earlier import begun_with
 from htrain.executor.launch.serve import ANY_PORT, serve_plan
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
@@ -43,24 +43,24 @@ def serve(
     if begin_with and resume:
         raise UsageError("serve: begin_with= is for a new folder: resume= goes on from its own checkpoint")
     host, port = listening_at(listen)
-    beginning = beginning_of(Path(begin_with)) if begin_with else None
-    settings = RunSettings(
-        Path(plan),
-        "",
-        Path(out or resume),
-        liveness_seconds=liveness_seconds,
-        checkpoint_seconds=checkpoint_seconds,
-        begin_with=(beginning.plan, beginning.checkpoint) if beginning else ("", ""),
-    )
-    return serve_plan(
-        settings,
-        host=host,
-        port=port,
-        lease_seconds=lease_seconds,
-        resume=bool(resume),
-        num_threads=num_threads,
-        console=console or Console(stderr=True),
-    )
+    with begun_with(begin_with) as beginning:
+        settings = RunSettings(
+            Path(plan),
+            "",
+            Path(out or resume),
+            liveness_seconds=liveness_seconds,
+            checkpoint_seconds=checkpoint_seconds,
+            begin_with=beginning,
+        )
+        return serve_plan(
+            settings,
+            host=host,
+            port=port,
+            lease_seconds=lease_seconds,
+            resume=bool(resume),
+            num_threads=num_threads,
+            console=console or Console(stderr=True),
+        )
 
 
 def listening_at(listen: str) -> tuple[str, int]:

@@ -7,10 +7,10 @@ from rich.console import Console
 
 from htrain.errors import UsageError
 from htrain.executor.host.address import require_network
-from htrain.executor.launch.earlier import beginning_of
+from htrain.executor.launch.earlier import begun_with
 from htrain.executor.launch.evaluate import Evaluation, evaluate_run
 from htrain.executor.launch.publish import Wanted
-from htrain.executor.launch.run import Hosting, run_plan
+from htrain.executor.launch.run import Begin, Hosting, run_plan
 from htrain.executor.launch.tries import Beside
 from htrain.executor.launch.validate import OnValidation, Validating
 from htrain.executor.record.run_folder import require_run
@@ -97,35 +97,30 @@ def run(
         on_validation=on_validation, publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
     )  # fmt: skip
     validating = Validating(valid, valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation)
-    wanted = Wanted(publish, publish_every, publish_full_every)
-    _require_use(validating, wanted)
+    beside = Beside(validating, Wanted(publish, publish_every, publish_full_every))
+    _require_use(validating, beside.published)
     _require_networks(hosting, network, trainer_network, encrypt=encrypt)
-    _require_folders(out, resume, begin_with, or_resume=or_resume)
-    settings = RunSettings(
-        Path(plan), data, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
-        checkpoint_seconds=checkpoint_seconds, deterministic=deterministic, malformed_share=malformed_share, workers=workers, network=network,
-        trainer_network=trainer_network, encrypts=encrypt, begin_with=_begun_with(begin_with), retry=retry,
-    )  # fmt: skip
-    return run_plan(
-        settings, beside=Beside(validating, wanted), hosting=hosting, begin="either" if or_resume else "resume" if resume else "new",
-        retries=retries, num_threads=num_threads, console=console or Console(stderr=True),
-    )  # fmt: skip
+    begin = _begin(out, resume, begin_with, or_resume=or_resume)
+    with begun_with(begin_with) as beginning:
+        settings = RunSettings(
+            Path(plan), data, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
+            checkpoint_seconds=checkpoint_seconds, deterministic=deterministic, malformed_share=malformed_share, workers=workers, network=network,
+            trainer_network=trainer_network, encrypts=encrypt, begin_with=beginning, retry=retry,
+        )  # fmt: skip
+        return run_plan(
+            settings, beside=beside, hosting=hosting, begin=begin, retries=retries, num_threads=num_threads, console=console or Console(stderr=True),
+        )  # fmt: skip
 
 
-def _require_folders(out: str | Path, resume: str | Path, begin_with: str | Path, *, or_resume: bool) -> None:
-    """Raises UsageError where it is not clear whether a run is new."""
+def _begin(out: str | Path, resume: str | Path, begin_with: str | Path, *, or_resume: bool) -> Begin:
+    """How a run begins. Raises UsageError where it is not clear whether it is new."""
     if or_resume and resume:
         raise UsageError("run: or_resume= is for out=: resume= goes on with a run that must be there")
     if bool(out) == bool(resume):
         raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
     if begin_with and resume:
         raise UsageError("run: begin_with= is for a new run: resume= goes on from the run's own checkpoint")
-
-
-def _begun_with(run_folder: str | Path) -> tuple[str, str]:
-    """The plan and the last checkpoint of a run that a new one begins with, if any."""
-    beginning = beginning_of(Path(run_folder)) if run_folder else None
-    return (beginning.plan, beginning.checkpoint) if beginning else ("", "")
+    return "either" if or_resume else "resume" if resume else "new"
 
 
 def _require_use(validating: Validating, wanted: Wanted) -> None:

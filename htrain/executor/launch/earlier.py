@@ -4,8 +4,9 @@ Parameters are known by their names in the model, and rows of tables by their nu
 another partition of the data makes no difference.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from htrain.executor.record.checkpoint import Manifest, read_manifest
 from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.record.layout import Layout, read_layout
 from htrain.executor.record.pieces import Rows, is_models, load_pieces, owner_of, paste, whole_name, whole_of
+from htrain.executor.record.reading import Reading, read_beside
 from htrain.executor.record.role_file import verify
 from htrain.executor.record.run_folder import read_record
 from htrain.net.net import Net, Parameter
@@ -27,17 +29,26 @@ _COUNT = ":step"  # a state of all of a weight, however it is cut: how many step
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where to find it: the plan of the earlier run, and its checkpoint."""
+    """Where to find it: the plan of the earlier run, and its checkpoint, which that run keeps for as long as somebody has the `reading` of it."""
 
     plan: str
     checkpoint: str
+    reading: Reading | None = field(default=None, repr=False, compare=False)
 
 
 def beginning_of(run_folder: Path) -> Beginning:
     """The last checkpoint of a run, to begin with. Raises CheckpointError where there is none that is whole."""
-    folder, manifest = latest_checkpoint(run_folder)
-    verify(folder, manifest)
-    return Beginning(read_record(run_folder).plan, str(folder))
+    reading = read_beside(lambda: latest_checkpoint(run_folder))
+    verify(reading.folder, reading.manifest)
+    return Beginning(read_record(run_folder).plan, str(reading.folder), reading)
+
+
+@contextmanager
+def begun_with(run_folder: str | Path) -> Iterator[tuple[str, str]]:
+    """The same as settings have it, "" where there is no such run. Its checkpoint stays within the context."""
+    beginning = beginning_of(Path(run_folder)) if run_folder else Beginning("", "")
+    yield beginning.plan, beginning.checkpoint
+    del beginning  # and its reading
 
 
 def _layout(beginning: Beginning, manifest: Manifest) -> Layout:

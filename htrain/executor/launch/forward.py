@@ -19,6 +19,7 @@ from htrain.executor.record.checkpoint import Manifest
 from htrain.executor.record.kept import latest_checkpoint, named_checkpoint
 from htrain.executor.record.layout import Layout, read_layout
 from htrain.executor.record.parameters import load_parameters
+from htrain.executor.record.reading import Reading, read_beside
 from htrain.executor.record.validations import best_checkpoint
 from htrain.executor.strategies.strategy import cache_of
 from htrain.net.net import Net, Op
@@ -34,12 +35,13 @@ Which = Literal["last", "best"]  # of a run's checkpoints
 @dataclass(frozen=True)
 class Trained:
     """The last checkpoint of a run, in `folder`. `replica` says whose dense parameters: `center` (the centres; group 0's where all groups hold the same) or
-    `group:N`."""
+    `group:N`. Its run keeps the checkpoint for as long as somebody has this, by its `reading`."""
 
     plan: Plan
     folder: Path
     manifest: Manifest
     replica: str
+    reading: Reading
 
     def parameters(self, net: Net) -> dict[str, torch.Tensor]:
         """Every parameter of `net`, mapped from the checkpoint's files. Raises CheckpointError."""
@@ -73,10 +75,16 @@ def data_for(plan: Plan, data: str) -> Dataset:
 def load_trained(plan_folder: Path, run_folder: Path, replica: str, checkpoint: Which = "last") -> Trained:
     """The last checkpoint of a run, or the best that its validations have kept, and its plan. Raises CheckpointError, PlanError."""
     plan = load_plan(plan_folder)
-    if checkpoint == "best":
-        folder, manifest = named_checkpoint(run_folder, best_checkpoint(run_folder))
-    else:
-        folder, manifest = latest_checkpoint(run_folder)
+
+    def choose() -> tuple[Path, Manifest]:
+        return (
+            named_checkpoint(run_folder, best_checkpoint(run_folder))
+            if checkpoint == "best"
+            else latest_checkpoint(run_folder)
+        )
+
+    reading = read_beside(choose)
+    folder, manifest = reading.folder, reading.manifest
     of = manifest.identity.plan.digest
     if of != plan.digest:
         layout = read_layout(run_folder, of)
@@ -84,7 +92,7 @@ def load_trained(plan_folder: Path, run_folder: Path, replica: str, checkpoint: 
         raise CheckpointError(
             f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name {which}"
         )
-    return Trained(plan, folder, manifest, replica)
+    return Trained(plan, folder, manifest, replica, reading)
 
 
 def forward_net(train: Net) -> Net:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.checkpoint import CHECKPOINT_NAME, MANIFEST, Manifest, own_manifest, read_manifest
+from htrain.executor.record.reading import unless_read
 
 _OURS = re.compile(r"(trainer|group_ps|sparse_ps|dense_ps)(_[0-9]+)+\.(safetensors|partial)|manifest\.partial")
 
@@ -116,7 +117,8 @@ def new_checkpoint(run_folder: Path, examples: int) -> tuple[Path, int]:
 
 
 def prune(run_folder: Path, keep: int = 2, *, spared: Collection[str] = ()) -> None:
-    """Remove what interrupted writes left, and all but the newest `keep` >= 1 complete checkpoints, those whose names are `spared`, and what these build on.
+    """Remove what interrupted writes left, and all but the newest `keep` >= 1 complete checkpoints, those whose names are `spared` or which somebody reads, and
+    what these build on.
     Of two or more, one that has no file in common with the newest is kept, too: a file that is damaged takes no more than one of them away.
 
     One that is damaged stays for its owner to look at. The folder of an interrupted write stays, empty, until all that are kept are of more examples: a role
@@ -125,12 +127,12 @@ def prune(run_folder: Path, keep: int = 2, *, spared: Collection[str] = ()) -> N
     assert keep >= 1
     complete = find_checkpoints(run_folder).complete
     stay = {folder.name for folder, _ in complete[:keep]}.union(spared, _independent(complete) if keep > 1 else ())
-    for folder, manifest in complete:  # those that others build on are whole, and build on none
-        if folder.name in stay:
+    for (
+        folder,
+        manifest,
+    ) in complete:  # the latest first: what builds on others goes before these, wherever this is interrupted
+        if folder.name in stay or not unless_read(folder, remove_checkpoint):
             stay |= manifest.needs
-    old = [folder for folder, _ in complete if folder.name not in stay]
-    for folder in old:  # the latest first: what builds on others goes before these, wherever this is interrupted
-        remove_checkpoint(folder)
     least = min((manifest.examples for _, manifest in complete[:keep]), default=0)
     for folder in _folders(run_folder):
         if not os.path.lexists(folder / MANIFEST):
