@@ -32,6 +32,7 @@ from whole_runs import (
 )
 
 import htrain
+from htrain.errors import CheckpointError
 from htrain.executor.record.kept import find_checkpoints, latest_checkpoint
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
@@ -124,6 +125,18 @@ def test_a_folder_in_which_a_run_trains_is_refused_to_all_others_and_left_alone(
     assert first.returncode == 130
     assert seen - {path.name for path in folder.iterdir()} == {"owner.json"}
     htrain.run(small[0], data=small[1], resume=folder, epochs=1, hosting="threads")
+
+
+def test_a_run_that_has_no_checkpoint_yet_is_not_taken_for_one_that_has_ended(
+    run: Callable[..., Started], small: tuple[Path, str], tmp_path: Path
+) -> None:
+    """Whoever is told to remove its folder removes a run that trains."""
+    folder = tmp_path / "run"
+    first = run("--out", str(folder), *ENDLESS, "--checkpoint-seconds", "end")
+    wait_until((folder / "run.json").exists, first, "a run in its folder")
+    for folders in ({"out": folder}, {"out": folder, "or_resume": True}, {"resume": folder}):
+        with pytest.raises(CheckpointError, match=f"run: process {first.pid} on .* trains in it: wait for its end"):
+            htrain.run(small[0], data=small[1], **folders, hosting="threads")
 
 
 # -- signals

@@ -24,7 +24,7 @@ from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
 from htrain.executor.launch.tries import Beside, Job, Tries
 from htrain.executor.record.identity import Identity
 from htrain.executor.record.progress import Progress
-from htrain.executor.record.run_folder import began, claimed, refuse_served, require_empty
+from htrain.executor.record.run_folder import began, claimed, refuse_owned, refuse_served, require_empty
 from htrain.executor.roles.alone import can_be_alone
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
@@ -263,7 +263,9 @@ class Ranks:
 
 
 def check_folder(folder: Path, *, resume: bool) -> None:
-    """Whether there is something to go on with. Raises CheckpointError, and UsageError for a new run in a folder that holds something else than an owner."""
+    """Whether there is something to go on with. Raises CheckpointError, also where a run that lives owns the folder, which looks like one that has ended until
+    it has a checkpoint; and UsageError for a new run in a folder that holds something else than an owner."""
+    refuse_owned(folder)
     if resume and not folder.is_dir():
         raise CheckpointError(f"{folder}: no such run folder")
     if not resume and folder.exists():

@@ -1,8 +1,9 @@
 """The checkpoints that a run folder holds: which there are, which is the latest, and which go."""
 
+import math
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +37,15 @@ def _found(run_folder: Path) -> Found:
     complete: list[tuple[Path, Manifest]] = []
     damaged: list[tuple[Path, CheckpointError]] = []
     for folder in _folders(run_folder):
-        if not os.path.lexists(folder / MANIFEST):
-            continue
         try:
+            if not _has_manifest(folder):
+                continue
             manifest = read_manifest(folder)
         except CheckpointError as error:
             damaged.append((folder, error))
+            continue
+        except OSError as error:
+            damaged.append((folder, CheckpointError(f"{error.filename or folder}: cannot be read: {error.strerror}")))
             continue
         if manifest.name == folder.name:
             complete.append((folder, manifest))
@@ -57,19 +61,34 @@ def _is_later(folder: Path, newest: Path, manifest: Manifest) -> bool:
     return own.sequence > manifest.sequence if own else _written(folder) >= _written(newest)
 
 
-def _folders(run_folder: Path) -> Iterator[Path]:
-    """The folders that are named as checkpoints are."""
-    yield from sorted(
-        p for p in (run_folder / "checkpoints").glob("examples_*") if CHECKPOINT_NAME.fullmatch(p.name) and p.is_dir()
-    )
+def _folders(run_folder: Path) -> Sequence[Path]:
+    """The folders that are named as checkpoints are. Raises OSError where these cannot be listed: a run that has some must not look like one that has none."""
+    place = run_folder / "checkpoints"
+    try:
+        with os.scandir(place) as entries:
+            names = [each.name for each in entries if CHECKPOINT_NAME.fullmatch(each.name) and each.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [place / name for name in sorted(names)]
 
 
-def _written(folder: Path) -> int:
-    """When a manifest was written, in nanoseconds: all that is known of one that cannot be read."""
+def _has_manifest(folder: Path) -> bool:
+    """Whether there is one, whatever it holds. Raises OSError where that cannot be told."""
+    try:
+        (folder / MANIFEST).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _written(folder: Path) -> float:
+    """When a manifest was written, in nanoseconds: all that is known of one that cannot be read. Of one of which not even that is known, it may be now."""
     try:
         return (folder / MANIFEST).lstat().st_mtime_ns
-    except OSError:
+    except FileNotFoundError:  # it has been removed
         return 0
+    except OSError:
+        return math.inf
 
 
 def named_checkpoint(run_folder: Path, name: str) -> tuple[Path, Manifest]:
@@ -135,7 +154,7 @@ def prune(run_folder: Path, keep: int = 2, *, spared: Collection[str] = ()) -> N
             stay |= manifest.needs
     least = min((manifest.examples for _, manifest in complete[:keep]), default=0)
     for folder in _folders(run_folder):
-        if not os.path.lexists(folder / MANIFEST):
+        if not _has_manifest(folder):
             (remove_checkpoint if _examples_of(folder) < least else _empty)(folder)
 
 

@@ -216,10 +216,31 @@ def require_empty(folder: Path) -> None:
 
 
 def began(folder: Path) -> Literal["no run", "nothing to go on from", "checkpoint"]:
-    """What a folder holds of a run: none, one that ended before its first checkpoint, or one that has a checkpoint."""
-    if any(folder.glob("checkpoints/*/manifest.json")):
-        return "checkpoint"
-    return "nothing to go on from" if (folder / RECORD).exists() else "no run"
+    """What a folder holds of a run: none, one that ended before its first checkpoint, or one that has a checkpoint. Raises CheckpointError where that cannot be
+    told: a run whose checkpoints cannot be reached for a moment is not begun anew."""
+    try:
+        if any(_is_there(each / "manifest.json") for each in _entries(folder / "checkpoints")):
+            return "checkpoint"
+        return "nothing to go on from" if _is_there(folder / RECORD) else "no run"
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What a folder holds; nothing where there is none. Raises OSError."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is something of this name. Raises OSError where that cannot be told."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:

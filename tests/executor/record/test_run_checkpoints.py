@@ -21,6 +21,7 @@ from htrain.executor.record import kept
 from htrain.executor.record.checkpoint import Base, read_manifest, write_manifest
 from htrain.executor.record.kept import find_checkpoints, latest_checkpoint, new_checkpoint, prune, remove_checkpoint
 from htrain.executor.record.role_file import save_role, verify
+from htrain.executor.record.run_folder import began
 from tests.support.checkpoints import ROLE, cleared, equal, latest, load, manifest_of, save, tensors
 
 # Killed in the middle of a write
@@ -164,6 +165,39 @@ def test_a_damaged_checkpoint_is_told_of_while_it_is_the_newest_and_never_remove
 def test_run_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nowhere: no such run folder$"):
         latest_checkpoint(tmp_path / "nowhere")
+
+
+def test_checkpoints_that_cannot_be_listed_are_not_none(tmp_path: Path) -> None:
+    """A file system that is away for a moment, a folder that is another user's: a run that began anew would remove them once they are back."""
+    (tmp_path / "run.json").touch()
+    (tmp_path / "checkpoints").symlink_to("checkpoints")
+    for look in (find_checkpoints, latest_checkpoint, prune, began):
+        with pytest.raises(CheckpointError, match="checkpoints: cannot be read: Too many levels of symbolic links"):
+            look(tmp_path)
+
+
+def test_a_checkpoint_that_cannot_be_looked_at_is_told_of_and_nothing_of_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, newest = save(tmp_path, 1), save(tmp_path, 2)
+    looked_at = Path.lstat
+
+    def lstat(path: Path) -> os.stat_result:
+        if path == newest / "manifest.json":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return looked_at(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "lstat", lstat)
+        found = find_checkpoints(tmp_path)
+        assert [folder for folder, _ in found.complete] == [old]
+        assert [str(error) for error in found.damaged] == [
+            f"{newest}/manifest.json: cannot be read: Input/output error"
+        ]
+        with pytest.raises(OSError, match="Input/output error"):
+            prune(tmp_path)
+    assert latest(tmp_path) == newest
+    load(newest, cleared())
 
 
 def test_pruning_keeps_the_newest_and_removes_what_kills_left(tmp_path: Path) -> None:
