@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from htrain.errors import PublishError
-from htrain.publishing.storage import Storage
+from htrain.publishing.storage import Absent, Storage
 from htrain.publishing.versions import FOLDER, MANIFEST, is_of, number_of, read_version, version_names
 
 _FULL_ONES = 2  # that stay, with all behind them
@@ -27,6 +27,26 @@ def whole_versions(storage: Storage) -> list[Kept]:
         except PublishError:  # unfinished, or of another format: not ours to judge
             continue
     return found[::-1]
+
+
+def missing(storage: Storage, name: str) -> str:
+    """What is not there, or not as it was written, of a version and all that it is based on, by its name; "" where nothing is. Whoever removes objects at an
+    address, by hand or by the store's own rules, asks nobody. Raises PublishError where the storage cannot be read."""
+    while name:
+        try:
+            storage.get(f"{FOLDER}/{name}/{MANIFEST}")
+        except Absent:
+            return f"{FOLDER}/{name}/{MANIFEST}"
+        try:
+            version = read_version(storage, name)
+        except PublishError:
+            return f"{FOLDER}/{name}/{MANIFEST}"
+        there = set(storage.names(f"{FOLDER}/{name}"))
+        for each in version.objects:
+            if each.name not in there:
+                return f"{FOLDER}/{name}/{each.name}"
+        name = version.base
+    return ""
 
 
 def outdated(versions: Sequence[Kept]) -> list[Kept]:

@@ -21,7 +21,7 @@ from htrain.net.names import Role
 from htrain.net.net import Parameter
 from htrain.plan.plan import Plan
 from htrain.printable import one_line
-from htrain.publishing.keeping import Kept, outdated, remove_version, unfinished, whole_versions
+from htrain.publishing.keeping import Kept, missing, outdated, remove_version, unfinished, whole_versions
 from htrain.publishing.shares import Held, Publishing
 from htrain.publishing.storage import storage_of
 from htrain.publishing.versions import (
@@ -120,6 +120,7 @@ class Versions:
         self._number = max((number_of(name) for name in version_names(self._storage)), default=0)
         self._base = ""
         self._since_full = 0  # deltas
+        self._is_base_gone = False
         self._open: _Open | None = None
         self._storage.put(f"probe-{self._run}", b"")
         self._storage.remove(f"probe-{self._run}")
@@ -136,6 +137,7 @@ class Versions:
         """The name of the next version, and of its base, "" for none. Requires: of the one before, `news` has told."""
         assert not self._thread
         self._number += 1
+        self._is_base_gone = False
         is_full = not self._base or self._since_full + 1 >= self._full_every
         base = "" if is_full else self._base
         self._open = _Open(version_name(self._number, self._run), base, examples, is_final, time.monotonic())
@@ -160,7 +162,7 @@ class Versions:
         if not outcome.error:
             self._since_full = self._since_full + 1 if self._open.base else 0
             self._base = self._open.name
-        elif not self._open.base:
+        elif not self._open.base or self._is_base_gone:
             self._base = ""
         return outcome
 
@@ -185,6 +187,11 @@ class Versions:
         for role, state in published.items():
             if state.get("error"):
                 raise PublishError(f"{role}: {state['error']}")
+        if gone := missing(self._storage, open.base):
+            self._is_base_gone = True
+            raise PublishError(
+                f"{self._storage.address}/{gone}: is not there as it was written, and what is published builds on it: the next version has all rows"
+            )
         objects = [msgspec.convert(each, Object) for state in published.values() for each in state.get("objects", ())]
         version = new_version(
             open.name,
