@@ -220,7 +220,7 @@ class CoordinatorMachine(Replacing):
             return False
         self._seen.saved, self._seen.save = {}, self._seen.number + 1
         # Some have written all when they say that they begin to (htrain.executor.loops.saver).
-        base = "" if finished else self._saves.base
+        base = "" if finished or self._early_reason else self._saves.base  # the last of a run that has ended is whole
         self._goes_on = goes_on  # a trainer has said where it stands, and keeps nothing else
         yield from self._ask("save", "saving", self._most_save_seconds, folder=str(folder), base=base)
         writing = Writing(folder, trainers, began, self._now - began, validates=validates, finished=finished)

@@ -383,6 +383,8 @@ def test_a_validation_ends_a_run_with_a_checkpoint_and_its_reason(seed: int, val
         assert not seen.valid[-1].finished
     else:
         assert seen.valid[-1].finished
+    saves = [each.order for _, each in seen.log if isinstance(each, TellAll) and each.order.verb == "save"]
+    assert saves[-1].base == "", "the last checkpoint of a run that has ended builds on no other"
 
 
 @given(seed=seeds, ends_at=st.integers(1, 3))
