@@ -212,7 +212,7 @@ class Tries:
         again = max(0, self._trained - kept)
         wait = f" in {seconds:.0f} s" if seconds else ""
         which = f"retry {self._retries.in_a_row} of {self._retries.most}"
-        return f"{without_advice(str(error))}; the run goes on{wait} {where}: {again:,} examples are trained again ({which})"
+        return f"{without_advice(str(error))}; the run goes on{wait} {where}: about {again:,} examples are trained again ({which})"
 
     def _has_its_own(self) -> bool:
         """Whether the plan, and data, can be read that the run began with."""

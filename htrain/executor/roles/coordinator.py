@@ -54,6 +54,7 @@ class CoordinatorMachine(Replacing):
         self._validations = ValidationSchedule(every=settings.valid_every, validated=settings.validated)
         self._publications = PublishSchedule(settings)
         self._leaves = ""  # who is to, once all is saved
+        self._is_last = False  # the checkpoint that is made
         self._examples_at_rest = 0  # trained by the whole job when all were at rest last
 
     def run(self, now: float) -> Machine[RunResult]:
@@ -247,7 +248,7 @@ class CoordinatorMachine(Replacing):
 
     def _refused(self, by: Refused) -> Machine[None]:
         yield from self._do(DropCheckpoint())
-        yield from self._do(Tell(self._saves.refused(by.error, self._now)))
+        yield from self._do(Tell(self._saves.refused(by.error, self._now, is_last=self._is_last)))
 
     @property
     def _most_save_seconds(self) -> float:
@@ -259,6 +260,7 @@ class CoordinatorMachine(Replacing):
         Raises CheckpointError then.
         """
         yield from self._written()
+        self._is_last = True
         end = self._now + _LAST_SAVE_SECONDS
         while not (yield from self._saved_at_once(finished=finished)):
             if self._now > end:

@@ -91,12 +91,15 @@ class SaveSchedule:
         self.due = max(now, made.began + self._every_seconds)
         return f"checkpoint {made.folder} (training stood still for {made.stood_still:.2f} s, written after {now - made.began:.1f} s)"
 
-    def refused(self, error: str, now: float) -> str:
-        """The disk has refused a checkpoint, which is tried again unless only the last is wanted; the news of it."""
+    def refused(self, error: str, now: float, *, is_last: bool = False) -> str:
+        """The disk has refused a checkpoint, which is tried again unless only the last is wanted; the news of it. The last, of which `is_last`, is tried again by
+        whoever wants it."""
         self.error, self.writing, self.slow = error, None, math.inf
         self._wholes.refused()
         is_once = self._every_seconds == math.inf
         seconds = math.inf if is_once else min(self._every_seconds, _AGAIN_SECONDS)
         self.due = now + seconds
         again = "" if is_once else f", it is tried again in {seconds:.0f} s"
-        return f"no checkpoint: {error}; training goes on{again}"
+        return f"no checkpoint: {error}; " + (
+            "training is over, it is tried again" if is_last else f"training goes on{again}"
+        )

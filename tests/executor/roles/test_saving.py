@@ -66,6 +66,11 @@ def test_one_that_is_due_sooner_is_not_put_off() -> None:
     assert saves.due == 1007.0
 
 
+def test_behind_the_end_of_training_nobody_says_that_it_goes_on() -> None:
+    told = schedule().refused("the disk is full", 1000.0, is_last=True)
+    assert told == "no checkpoint: the disk is full; training is over, it is tried again"
+
+
 def test_a_resumed_run_can_go_on_from_where_it_came() -> None:
     assert schedule(restore=str(FIRST)).advice == "go on with --resume runs/a"
 
