@@ -136,10 +136,10 @@ class Assembly:
         if net is None:
             return None
         half = self.sync_half
-        begin = self.kept.next_round if self.kept else 0
-        return SyncMachine(
-            self.name, self.engine_of(net), half.rounds(begin), holds_writes=half.holds_writes, kept=self.kept
-        )
+        rounds = half.rounds()
+        if self.kept:
+            rounds.go_on_from(self.kept.next_round)
+        return SyncMachine(self.name, self.engine_of(net), rounds, holds_writes=half.holds_writes, kept=self.kept)
 
     def fill(self, folder: Path) -> None:
         """First values for every parameter; files come from the plan's `folder`. Raises PlanError."""

@@ -60,6 +60,10 @@ class SyncRounds:
         self._invited = next_round - 1
         self._paused = False
 
+    def go_on_from(self, next_round: int) -> None:
+        """Those before this one have been another process's. Requires: none has begun here, and nobody has invited to one."""
+        self.next_round, self._invited = next_round, next_round - 1
+
     def steps_done(self, n: int) -> list[Instruction]:
         """The group has done `n` steps in all since the run began. Late news of fewer steps change nothing."""
         self._seen_step = max(self._seen_step, n)

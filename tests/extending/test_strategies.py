@@ -1,5 +1,6 @@
 """Strategies of a user's own: what can be one, what a plan says of it, and where it is read."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from small_dlrm import small_dlrm
 
 from htrain.compiler.pipeline import compile_net
 from htrain.errors import ClusterError, Error, ModelError, PlanError, UsageError
+from htrain.executor.assembly import Assembly
+from htrain.executor.host.kept import Kept
 from htrain.frontend.captured import Captured
 from htrain.own.registry import load_own, places_of
 from htrain.plan.check import check_plan
@@ -68,6 +71,22 @@ def test_its_rounds_are_simulated_as_its_run_half_has_them() -> None:
     load(HALFWAY)
     often, seldom = (sent_to_dense_pss(compiled(sync_period=period)) for period in (2, 16))
     assert often > 4 * seldom > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory without a name is Linux's")
+def test_its_rounds_go_on_where_those_of_another_process_were() -> None:
+    load(HALFWAY)
+    kept = Kept("group_ps:0:0")
+    kept.begins_round(6)
+    kept.ends_round()
+    sync = Assembly(compiled(sync_period=4), "group_ps:0:0", replicas=1, kept=kept).sync()
+    assert sync
+    sync.steps_done(1)
+    assert not sync.is_due
+    sync.steps_done(2)
+    next(sync.rounds())
+    assert kept.next_round == 8
+    kept.close()
 
 
 def test_a_plan_is_read_only_with_its_strategies_as_they_were() -> None:

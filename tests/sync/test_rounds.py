@@ -27,6 +27,16 @@ def test_sync_due_in_flight_starts_with_the_reply() -> None:
     assert rounds.steps_done(45) == [StartRound(2)]
 
 
+def test_who_goes_on_for_another_counts_its_rounds_on_and_steps_anew() -> None:
+    rounds = SyncRounds(10)
+    rounds.go_on_from(4)
+    assert rounds.invited(3) == []  # a late one
+    assert rounds.steps_done(9) == []
+    assert rounds.steps_done(10) == [StartRound(4)]
+    assert rounds.reply(4) == [ApplyRound(4)]
+    assert rounds.invited(5) == [StartRound(5)]
+
+
 def test_duplicated_and_foreign_replies_are_ignored() -> None:
     rounds = SyncRounds(1)
     assert rounds.reply(0) == []

@@ -41,9 +41,9 @@ class RunHalf(Generic[S]):
 class RunsSync(RunHalf[D]):
     """What a role does to keep dense replicas alike."""
 
-    def rounds(self, next_round: int = 0) -> SyncRounds:
-        """When a holder of weights exchanges them with their centres: when so many steps have passed, at most one round at a time, from `next_round` on."""
-        return SyncRounds(self.section.round_steps, next_round=next_round)
+    def rounds(self) -> SyncRounds:
+        """When a holder of weights exchanges them with their centres: when so many steps have passed, at most one round at a time."""
+        return SyncRounds(self.section.round_steps)
 
     @property
     def holds_writes(self) -> bool:

@@ -86,7 +86,9 @@ class Parts:
         half = self.assembly.sync_half
         if self._sync is None:
             return None
-        rounds = half.rounds(kept.next_round if kept else 0)
+        rounds = half.rounds()
+        if kept:
+            rounds.go_on_from(kept.next_round)
         return SyncMachine(self.assembly.name, self._sync.engine, rounds, holds_writes=half.holds_writes, kept=kept)
 
     def make_new(self) -> None:
