@@ -107,11 +107,12 @@ class Writer:
     def write(self, storage: Storage, version: str, base: str) -> list[Object]:
         """Write the role's share of a version: what changed since `base`, or all of it where that is "".
 
-        Requires: `take`. Raises PublishError for what cannot be written, and for a base that is not what was written here last.
+        Requires: `take`. Raises PublishError for what cannot be written, and for a base that is not what was written here last, where there are rows to tell
+        apart by it: what is dense is written whole, also by a process that was begun again since.
         """
         if not self._held:
             return []
-        if base and base not in (self._base, self._written):
+        if base and self._rows and base not in (self._base, self._written):
             raise PublishError(f"{self._role}: knows nothing of version {base}, which {version} is to be based on")
         if base and base == self._written and base != self._base:
             for rows in self._rows.values():

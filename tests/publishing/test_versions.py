@@ -170,6 +170,16 @@ def test_a_role_that_does_not_know_the_base_says_so(tmp_path: Path) -> None:
         Model(0).objects(storage_of(str(tmp_path)), version_name(2, RUN), version_name(1, RUN))
 
 
+def test_a_group_ps_that_was_begun_again_writes_its_weights_on_a_base_that_another_process_has_written(
+    tmp_path: Path,
+) -> None:
+    storage, held = storage_of(str(tmp_path)), [Held("fc/0", "fc", "weight", 0, 0)]
+    writer = Writer("group_ps:0:0", held, tensors={"fc/0": torch.ones(4, 2)}, numbers={})
+    writer.take()
+    (made,) = writer.write(storage, version_name(2, RUN), version_name(1, RUN))
+    assert [(part.parameter, part.num_rows) for part in made.parts] == [("fc", 4)]
+
+
 def two_versions(tmp_path: Path) -> tuple[Storage, Model]:
     storage, model = storage_of(str(tmp_path)), Model(0)
     for number, base in ((1, ""), (2, version_name(1, RUN))):
