@@ -20,7 +20,9 @@ METRICS = {"steps": 0, "examples": 0, "cpu_seconds": 0.0, "repeated": 2}
 
 
 class Driven:
-    """What it says to each event until it waits for the next, but for news."""
+    """What it says to each event until it waits for the next, but for news. It is always `now`."""
+
+    now = 1.0
 
     def __init__(self, settings: RunSettings) -> None:
         alone = Alone(3)
@@ -39,10 +41,10 @@ class Driven:
 
     def hear(self, event: Any, answer: Any = None) -> list[Instruction]:
         """To an event, or to a message that comes; whatever it asks for is answered so."""
-        said, each = [], self.machine.send((1.0, _event(event)))
+        said, each = [], self.machine.send((self.now, _event(event)))
         while not isinstance(each, Await):
             said.append(each)
-            each = self.machine.send((1.0, answer))
+            each = self.machine.send((self.now, answer))
         return [each for each in said if not isinstance(each, Tell)]
 
 

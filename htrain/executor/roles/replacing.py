@@ -52,8 +52,9 @@ class Replacing(Listening):
         yield from self._replace(role, without_advice(str(error)))
 
     def _can_go_on_without(self, role: str) -> bool:
-        """Whether nobody waits for what this very process of a role was to do, and another may be begun."""
-        if not self._goes_on or self._is_owed(role) or not self._alone.allows(role):
+        """Whether nobody waits for what this very process of a role was to do, or those that are taken along, and others may be begun."""
+        together = role, *taken_along(role, self._trainers)
+        if not self._goes_on or any(map(self._is_owed, together)) or not self._alone.allows(role):
             return False
         if role_of(role) == TRAINER:
             return True

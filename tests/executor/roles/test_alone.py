@@ -160,6 +160,25 @@ def test_a_group_ps_that_has_left_nothing_whole_or_nobody_knows_whether_takes_al
     assert driven.fails(ended).startswith(ended.what)
 
 
+@pytest.mark.parametrize("owes", [TRAINER, GROUP_PS, "nobody"])
+def test_a_group_ps_takes_nobody_along_who_owes_a_part_of_a_version(owes: str) -> None:
+    driven = training(replace(SETTINGS, publishing=Publishing("s3://a", {}), publish_seconds=0.5))
+    driven.now = 2.0
+    assert driven.hear(Listened())[-1] == TellAll(Order("pause", number=2))
+    states = {role: {"totals": {"examples": 8}} if role in (TRAINER, OTHER) else {} for role in ROLES}
+    said = [each for role in ROLES for each in driven.hear(State(role, "paused", states[role], 2, 1), ("v1", ""))]
+    assert TellAll(Order("publish", "v1", "", number=3)) in said
+    for role in ROLES:
+        driven.hear(State(role, "publishing", {}, 3, 2))
+    for role in ROLES:
+        if role != owes:
+            driven.hear(State(role, "published", {"objects": []}, 0, 3))
+    if owes == "nobody":
+        assert BeginAgain(GROUP_PS) in driven.hear(GROUP_PS_KILLED)
+    else:
+        assert driven.fails(GROUP_PS_KILLED).startswith(GROUP_PS_KILLED.what)
+
+
 @pytest.mark.parametrize(
     ("cluster", "options", "keeps"),
     [
