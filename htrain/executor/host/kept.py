@@ -18,12 +18,14 @@ class Kept:
     """Memory for the parameters of one role. For processes that have been forked behind its making, one of which uses it at a time.
 
     Parameters get their places in the order in which they are asked for: a process finds those of the last where it asks for the same ones in the same order,
-    as processes that play one role of one plan do. Raises OSError where the system has no such memory, as elsewhere than on Linux.
+    as processes that play one role of one plan do. Raises OSError where the system, or Python, has no such memory, as elsewhere than on Linux.
     """
 
     def __init__(self, name: str) -> None:
-        if sys.platform != "linux":
-            raise OSError("memory without a name is Linux's")
+        if sys.platform != "linux" or not hasattr(
+            os, "memfd_create"
+        ):  # as where Python was built for a glibc before 2.27
+            raise OSError("this Python has no memory without a name")
         self._file = os.memfd_create(name)
         os.ftruncate(self._file, _HEADER_BYTES)
         self._header = mmap.mmap(self._file, _HEADER_BYTES)

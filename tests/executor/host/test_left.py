@@ -22,13 +22,17 @@ def test_a_trainer_leaves_a_journal_and_a_group_ps_its_weights_once_it_has_some(
     assert NOTHING_LEFT.is_whole
 
 
+@pytest.mark.parametrize("who", ["the system", "Python"])
 def test_where_there_is_no_memory_that_outlives_a_process_a_group_ps_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     def refused(name: str) -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(os, "memfd_create", refused)
+    if who == "Python":
+        monkeypatch.delattr(os, "memfd_create")
+    else:
+        monkeypatch.setattr(os, "memfd_create", refused)
     left = left_by("group_ps:0:1")
     assert left.kept is None
     assert not left.is_whole
