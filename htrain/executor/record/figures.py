@@ -10,7 +10,7 @@ from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan
 
 _WINDOW_SECONDS = 5.0
-_COUNTED, _STALENESS = ("cpu_seconds", "bytes_sent", "seconds_waited", "malformed"), "staleness"
+_COUNTED, _STALENESS = ("cpu_seconds", "bytes_sent", "seconds_waited", "malformed", "sync_rounds"), "staleness"
 SHORTEST_STEADY_SECONDS = 2.5  # roles report twice a second, each at its own time: over less, what one has sent does not go with what others have trained
 
 

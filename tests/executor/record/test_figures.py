@@ -95,3 +95,13 @@ def test_a_trainer_that_was_begun_again_counts_on(plan: Plan) -> None:
     assert (found["steps"], found["cpu_seconds"], found["bytes_sent"]) == (10, 3.25, 114)
     assert found["staleness"] == {"1": 6, "2": 10}
     assert sent_in(found) == {"sparse_ps:0": 108, "group_ps:0:0": 6}
+
+
+def test_the_rounds_of_a_group_ps_that_was_begun_again_are_those_of_all_its_processes(plan: Plan) -> None:
+    figures = Figures(plan)
+    tell(figures, plan, 1)
+    figures.begin(0.0)
+    figures.report("group_ps:0:0", {"passes": 90, "sync_rounds": 9})
+    figures.begins_again("group_ps:0:0")
+    figures.report("group_ps:0:0", {"passes": 20, "sync_rounds": 2})
+    assert figures.totals(1.0, ends=False).sync_rounds == 11
