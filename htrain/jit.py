@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.sigutils import normalize_signature
 
@@ -59,6 +59,23 @@ def compile_usual(loop: Any) -> None:
     loop.compile(usual_types(loop))
 
 
+class _Files(IndexDataCacheFile):
+    """Those of one loop. What cannot be read, as one that a power cut has left empty, or another user's, is not there: it is made anew."""
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            found: dict[Any, str] = super()._load_index()
+        except Exception:  # of unpickling: whatever those bytes say
+            return {}
+        return found
+
+    def _load_data(self, name: str) -> Any:
+        try:
+            return super()._load_data(name)
+        except Exception as error:
+            raise OSError(f"{name}: {error}") from error  # by which Numba knows that it is not there
+
+
 class SharedCache(FunctionCache):
     """The machine code of one loop on disk: read under a shared lock, and made under an exclusive one by whoever has found it missing.
 
@@ -68,6 +85,8 @@ class SharedCache(FunctionCache):
 
     def __init__(self, loop: Callable[..., Any]) -> None:
         super().__init__(loop)
+        files = self._cache_file
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, files._source_stamp)
         self._lock: int | None = None  # the file by which this process keeps the others out
 
     def holds(self, types: tuple[Any, ...]) -> bool:

@@ -185,3 +185,13 @@ def test_a_disk_that_refuses_costs_time_alone(loop: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(loop._cache._cache_file, "save", full)
     call(loop, np.int64)
     call(loop, np.int64)
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle"], ids=["cut off", "spoiled"])
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_what_cannot_be_read_on_disk_is_compiled_anew(loop: Any, suffix: str, content: bytes) -> None:
+    assert together([lambda: misses(loop, np.float32)]) == [1]
+    (path,) = Path(loop._cache.cache_path).glob(f"*.loop-*.{suffix}")
+    path.write_bytes(content)
+    assert together([lambda: misses(loop, np.float32)]) == [1]
+    assert together([lambda: misses(loop, np.float32)]) == [0]
