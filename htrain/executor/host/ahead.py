@@ -29,7 +29,10 @@ def compile_ahead(loops: Iterable[Any]) -> BaseProcess | None:
     It ends with this process. What goes wrong there is left to whoever calls the loop. Requires: this process has one thread.
     """
     missing = [loop for loop in loops if is_to_be_compiled(loop)][:_MOST_LOOPS]
-    return _fork(_begin, missing) if missing else None
+    try:
+        return _fork(_begin, missing) if missing else None
+    except OSError:  # no room for another process
+        return None
 
 
 @contextmanager
@@ -38,10 +41,14 @@ def compiling(loops: Sequence[Any]) -> Iterator[None]:
     this one, and with this context. Where none can be started, whoever calls a loop compiles it."""
     names = [_name_of(loop) for loop in loops if is_to_be_compiled(loop)]
     process: subprocess.Popen[bytes] | None = None
-    if names and sys.executable:
-        command = [sys.executable, "-c", _COMMAND, str(os.getpid()), *names]
+    if names and sys.executable and not getattr(sys, "frozen", False):  # else it is no Python, but the user's program
+        # It looks for modules where this one does, and not in the current folder, as Python does by itself with "-c".
+        command = [sys.executable, "-P", "-c", _COMMAND, str(os.getpid()), *names]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
         with suppress(OSError):
-            process = subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, env=env, start_new_session=True
+            )
     try:
         yield
     finally:
@@ -81,9 +88,10 @@ def _begin(missing: Sequence[Any]) -> None:
     todo, given = os.pipe()  # each byte is taken by one process
     os.write(given, bytes(range(len(missing))))
     os.close(given)
-    others = [
-        _fork(_work, missing, todo) for _ in range(min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(missing)) - 1)
-    ]
+    others: list[BaseProcess] = []
+    with suppress(OSError):  # no room for more
+        for _ in range(min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(missing)) - 1):
+            others.append(_fork(_work, missing, todo))
     _work(missing, todo)
     for process in others:  # which would end with this one
         process.join()
@@ -91,4 +99,5 @@ def _begin(missing: Sequence[Any]) -> None:
 
 def _work(loops: Sequence[Any], todo: int) -> None:
     while number := os.read(todo, 1):
-        compile_usual(loops[number[0]])
+        with suppress(Exception):  # whoever calls that loop says why; the others are compiled
+            compile_usual(loops[number[0]])

@@ -101,6 +101,19 @@ def test_what_is_missing_is_compiled_and_what_cannot_be_is_left_to_its_caller(lo
     assert sum(loops.one.stats.cache_misses.values()) == 0
 
 
+def test_one_that_cannot_be_compiled_keeps_no_other_from_it(loops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+
+    def begin() -> None:
+        ahead = compile_ahead([loops.wrong, loops.last])
+        assert ahead
+        ahead.join(60)
+
+    process = in_a_fork(begin)
+    process.join(90)
+    assert "last" not in missing(loops)
+
+
 def test_they_end_with_the_process_that_wants_them(loops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def never_ready(loop: Any) -> None:
         time.sleep(60)
@@ -146,3 +159,34 @@ def test_where_no_process_can_be_started_nothing_is_lost(loops: Any, monkeypatch
     monkeypatch.setattr(sys, "executable", "")
     with compiling([loops.many]):
         assert "many" in missing(loops)
+
+
+def test_where_no_process_can_be_forked_roles_begin_without(loops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refused)
+    assert compile_ahead([loops.many]) is None
+
+
+def test_it_imports_what_this_process_does_and_no_file_that_lies_about(
+    loops: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python that is given its program in words looks for modules in the current folder first, where a user's may be called as one of the library is."""
+    about = tmp_path / "about"
+    about.mkdir()
+    for name in ("random", "msgspec"):
+        (about / f"{name}.py").write_text(f"from pathlib import Path; Path({str(about / 'ran')!r}).touch()")
+    monkeypatch.chdir(about)
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # `loops` are found by what sys.path says
+    with compiling([loops.many]):
+        assert comes(lambda: "many" not in missing(loops))
+    assert not (about / "ran").exists()
+
+
+def test_a_program_that_python_is_frozen_into_is_not_begun_once_more(
+    loops: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with compiling([loops.many]):
+        assert not psutil.Process().children()
