@@ -34,10 +34,12 @@ def _keeps_its_weights(plan: Plan, role: str) -> bool:
     holds no share of the centres, whose rounds others are in."""
     if role_of(role) != GROUP_PS or sys.platform != "linux":
         return False
-    holds = plan.loads[device_of(role)].holds
-    rows = any(p.kind == "table" for p in plan.net_of(device_of(role)).parameters.values())
+    device = device_of(role)
+    nets = plan.net_of(device), plan.sync_net(device)
+    parameters = {name: p for net in nets if net for name, p in net.parameters.items()}.values()
+    rows = any(p.kind == "table" for p in parameters)
     hosts = {role_of(host) for host in plan.centers.values()}
-    return not rows and hosts <= {DENSE_PS} and holds.parameters + holds.sync <= MOST_COPIED_BYTES
+    return not rows and hosts <= {DENSE_PS} and sum(p.num_bytes for p in parameters) <= MOST_COPIED_BYTES
 
 
 def why_not_partial(plan: Plan, settings: RunSettings) -> str:

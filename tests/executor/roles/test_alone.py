@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from driven import METRICS, PLAN, ROLES, SETTINGS, Driven, hello, training
 from ledger import ledger_plan
+from small_dlrm import small_plan
 
 from htrain.errors import PeerLost
+from htrain.executor.assembly import Assembly
 from htrain.executor.roles.alone import Alone, can_be_alone, taken_along, why_not_partial
 from htrain.executor.roles.coordination import (  # fmt: skip
     AskWhetherReplaceable,
@@ -185,6 +187,11 @@ def test_a_group_ps_takes_nobody_along_who_owes_a_part_of_a_version(owes: str) -
         ({}, {}, True),
         ({"groups": 2, "dense_ps": 1}, {}, True),
         ({"groups": 2, "dense_ps": 1}, {"dense_sync": "easgd"}, True),
+        (
+            {"groups": 2, "dense_ps": 1},
+            {"dense_sync": "easgd", "sync_dtype": "bfloat16", "dense_optimizer": "adam"},
+            True,
+        ),
         ({"groups": 2}, {"sync_through": "groups"}, False),
     ],
 )
@@ -194,10 +201,17 @@ def test_a_group_ps_leaves_its_weights_to_the_next_where_it_holds_nothing_else(
     shape = this_machine(**{"groups": 1, "trainers": 2, "group_ps": 2, "sparse_ps": 1, **cluster})
     plan = ledger_plan(shape, **options)
     assert ("group_ps:0:1" in can_be_alone(plan, SETTINGS)) == keeps
-    large = {d: replace(load, holds=replace(load.holds, weights=65 << 20)) for d, load in plan.loads.items()}
-    assert "group_ps:0:1" not in can_be_alone(replace(plan, loads=large), SETTINGS), (
-        "a checkpoint could not copy them aside"
-    )
+
+
+def test_it_does_so_where_they_are_few_enough_to_be_copied_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = small_plan(groups=2, trainers=1, group_ps=1, sparse_ps=1, dense_ps=1)
+    parts = Assembly(plan, "group_ps:0:0", replicas=1)
+    parts.sync()
+    copied = sum(tensor.nbytes for tensor in parts.store.values())
+    monkeypatch.setattr("htrain.executor.roles.alone.MOST_COPIED_BYTES", copied)
+    assert "group_ps:0:0" in can_be_alone(plan, SETTINGS)
+    monkeypatch.setattr("htrain.executor.roles.alone.MOST_COPIED_BYTES", copied - 1)
+    assert "group_ps:0:0" not in can_be_alone(plan, SETTINGS)
 
 
 PS_KILLED = Ended(f"{SERVER} (process 9) was killed by signal 9", is_replaceable=True)
