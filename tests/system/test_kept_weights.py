@@ -10,9 +10,20 @@ import torch
 from forked import Started
 from ledger import DATA, Ledger, counted, owed
 from safetensors.torch import load_file
-from whole_runs import ENDLESS, another_checkpoint, follow, runs, stopped, wait_for_a_checkpoint, wait_for_examples
+from whole_runs import (
+    ENDLESS,
+    another_checkpoint,
+    follow,
+    runs,
+    stopped,
+    wait_for_a_checkpoint,
+    wait_for_examples,
+    wait_until,
+)
 
 import htrain
+from htrain.publishing.keeping import whole_versions
+from htrain.publishing.storage import storage_of
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.tree import with_flags
 
@@ -103,3 +114,20 @@ def test_its_group_goes_on_in_rounds_with_others(run: Callable[..., Started], tm
     off = counted(plan, folder) - owed(folder)
     assert (off >= 0).all()
     assert off.sum() <= sum(map(int, AGAIN.findall(said))) * IDS_OF_A_BATCH
+
+
+def test_versions_are_published_behind_it(run: Callable[..., Started], tmp_path: Path) -> None:
+    folder, storage = tmp_path / "run", storage_of(str(tmp_path / "store"))
+    plan = made(tmp_path / "plan", this_machine(groups=1, trainers=1, group_ps=1, sparse_ps=1))
+    versions = "--publish", str(tmp_path / "store"), "--publish-every", "2"
+    process = run(plan, DATA, *ENDLESS, "--checkpoint-seconds", "end", *versions)
+
+    def await_version(number: int) -> None:
+        wait_until(lambda: len(whole_versions(storage)) >= number, process, f"version {number}")
+
+    await_version(1)
+    follow("group_ps:0:0", folder, process, along="trainer:0:")
+    await_version(3)
+    said = stopped(process)
+    assert said.count(AS_IT_WAS) == 1
+    assert "not published" not in said, said
