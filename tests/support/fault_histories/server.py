@@ -141,13 +141,13 @@ class ServerRole(Role):
 
     def _run(self, job: Job, thread: int) -> None:
         """Run a job; its messages are on their way before the machine hears that it has run."""
-        self._may_be_killed()
+        self.may_be_killed()
         engine, state, stage = job
         until, granted = self.world.now, list[Instruction]()
 
         def send(peer: str, names: tuple[str, ...], tensors: Any) -> None:
             nonlocal until
-            self._may_be_killed()
+            self.may_be_killed()
             values = Values(self.name, state.context, state.batch_size)
             to = self.machine.destination(peer, state)
             until = max(until, self.send(str(thread), to, values, (names, tensors)))
@@ -165,15 +165,15 @@ class ServerRole(Role):
             granted += self.machine.wrote(job)
 
         def ran() -> None:
-            self._may_be_killed()
+            self.may_be_killed()
             self._idle.append(thread)
             self._carry_out([*granted, *self.machine.ran(job, ready, 0.0)])
 
         seconds = self.world.draw.random() * COMPUTE_SECONDS
         self.world.later(until - self.world.now + seconds, self.process, ran)
 
-    def _may_be_killed(self) -> None:
-        """Before a stage of a sparse PS or a group PS, behind it, or while it sends. Raises Killed."""
+    def may_be_killed(self) -> None:
+        """Before a stage of a sparse PS or a group PS, be it of a step or of a round, behind it, or while it sends. Raises Killed."""
         if self.attempt.group_kills and self.kept and not self.world.is_calm:
             if self.attempt.apart.random() < self.attempt.group_kills:
                 self.world.count("group PSs killed")
@@ -256,10 +256,13 @@ class Rounds:
 
         def send(peer: str, names: tuple[str, ...], tensors: Any) -> None:
             nonlocal until
+            self._role.may_be_killed()
             values = Values(self.machine.endpoint, state.context, 0)
             until = max(until, self._role.send("sync", self.machine.destination(peer), values, (names, tensors)))
 
+        self._role.may_be_killed()
         ready = self.machine.engine.run(state, stage, send)
+        self._role.may_be_killed()
         self._world.later(until - self._world.now + COMPUTE_SECONDS, self._role.process, lambda: self._go_on(ready))
 
     def _give_up_later(self, state: Any) -> None:
