@@ -92,8 +92,8 @@ class SaveSchedule:
         return f"checkpoint {made.folder} (training stood still for {made.stood_still:.2f} s, written after {now - made.began:.1f} s)"
 
     def refused(self, error: str, now: float, *, is_last: bool = False) -> str:
-        """The disk has refused a checkpoint, which is tried again unless only the last is wanted; the news of it. The last, of which `is_last`, is tried again by
-        whoever wants it."""
+        """The disk has refused a checkpoint, which is tried again unless only the last is wanted; the news of it. One that `is_last` is tried again by whoever
+        wants it."""
         self.error, self.writing, self.slow = error, None, math.inf
         self._wholes.refused()
         is_once = self._every_seconds == math.inf
