@@ -16,6 +16,8 @@ import msgspec
 
 from htrain.executor.settings import RunSettings
 from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, WORKERS, Role, device_of, role_of
+from htrain.ops import OPS
+from htrain.ops.base import keeps_nothing
 from htrain.plan.plan import Plan
 from htrain.spec.footprint import MOST_COPIED_BYTES
 
@@ -26,20 +28,23 @@ def can_be_alone(plan: Plan, settings: RunSettings) -> tuple[str, ...]:
         return ()
     kinds = [TRAINER]
     kinds += [SPARSE_PS] if settings.retry == "partial" and not why_not_partial(plan, settings) else []
-    return tuple(role for role in plan.cluster.roles if role_of(role) in kinds or _keeps_its_weights(plan, role))
+    keep = {device for device in plan.cluster.devices if _keeps_its_weights(plan, device)}
+    return tuple(role for role in plan.cluster.roles if role_of(role) in kinds or device_of(role) in keep)
 
 
-def _keeps_its_weights(plan: Plan, role: str) -> bool:
-    """Whether what a role holds is left to its next process: the weights of a group PS, where they are few enough for a checkpoint to copy them aside, and it
-    holds no share of the centres, whose rounds others are in."""
-    if role_of(role) != GROUP_PS or sys.platform != "linux":
+def _keeps_its_weights(plan: Plan, device: str) -> bool:
+    """Whether what roles of a device hold is left to their next processes: the weights of group PSs, where they are few enough for a checkpoint to copy them
+    aside, and they hold no share of the centres, whose rounds others are in, and nothing beside their parameters."""
+    if role_of(device) != GROUP_PS or sys.platform != "linux":
         return False
-    device = device_of(role)
     nets = plan.net_of(device), plan.sync_net(device)
     parameters = {name: p for net in nets if net for name, p in net.parameters.items()}.values()
     rows = any(p.kind == "table" for p in parameters)
+    elsewhere = any(OPS[op.type].keeps is not keeps_nothing for net in nets if net for op in net.ops)
     hosts = {role_of(host) for host in plan.centers.values()}
-    return not rows and hosts <= {DENSE_PS} and sum(p.num_bytes for p in parameters) <= MOST_COPIED_BYTES
+    return (
+        not rows and not elsewhere and hosts <= {DENSE_PS} and sum(p.num_bytes for p in parameters) <= MOST_COPIED_BYTES
+    )
 
 
 def why_not_partial(plan: Plan, settings: RunSettings) -> str:

@@ -24,6 +24,7 @@ from htrain.executor.roles.coordination import (  # fmt: skip
 )
 from htrain.executor.roles.coordinator import CoordinatorMachine
 from htrain.executor.transport.wire import Beat, Failed, Order, Ready, State
+from htrain.ops import OPS
 from htrain.publishing.shares import Publishing
 from htrain.spec.cluster import this_machine
 
@@ -212,6 +213,15 @@ def test_it_does_so_where_they_are_few_enough_to_be_copied_aside(monkeypatch: py
     assert "group_ps:0:0" in can_be_alone(plan, SETTINGS)
     monkeypatch.setattr("htrain.executor.roles.alone.MOST_COPIED_BYTES", copied - 1)
     assert "group_ps:0:0" not in can_be_alone(plan, SETTINGS)
+
+
+def test_a_group_ps_whose_ops_keep_something_beside_its_parameters_goes_back_with_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert GROUP_PS in can_be_alone(PLAN, SETTINGS)
+    kind = PLAN.net_of("group_ps:0").ops[-1].type
+    monkeypatch.setitem(OPS, kind, replace(OPS[kind], keeps=lambda *_: 8.0))
+    assert GROUP_PS not in can_be_alone(PLAN, SETTINGS)
 
 
 PS_KILLED = Ended(f"{SERVER} (process 9) was killed by signal 9", is_replaceable=True)
