@@ -88,6 +88,9 @@ class _History:
             batches, every = MANY_BATCHES, draw.choice((0.03, 0.1, 0.2))
             weather = replace(weather, again=draw.choice((0.0, 0.05, 0.3)))
         ps_kills = draw.choice((0.0, 0.01, 0.03, 0.1)) if goes_back else 0.0
+        group_kills = apart.choice((0.0, 0.0, 0.02, 0.1)) if retry != "whole" else 0.0
+        if group_kills and case.plan.cluster.dense_ps:  # some of them between two rounds, or in one
+            batches = MANY_BATCHES
         settings = RunSettings(
             folder,
             "synthetic:",
@@ -101,7 +104,6 @@ class _History:
         self._wires = planted.wires(world, weather)
         self._rules = Rules(world, case, batches, folder)
         tells = draw.random() < (0.9 if goes_back else 0.6)
-        group_kills = apart.choice((0.0, 0.0, 0.02, 0.1)) if retry != "whole" else 0.0
         job = Job(
             case, settings, batches, planted.machines, tells=tells, kills=kills, ps_kills=ps_kills, group_kills=group_kills, apart=apart
         )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from fault_histories.kept import Kept
 from fault_histories.roles import Machines
 from fault_histories.wires import Endpoint, Wires
 from htrain.executor.engine.context import Context
@@ -107,6 +108,23 @@ class _Unaware(Obeying):
         return super().told(order)
 
 
+class _Restarted(Kept):
+    """A group PS that goes on counts its rounds from 0."""
+
+    def begins_round(self, number: int) -> None:
+        super().begins_round(number)
+        self.next_round = 0
+
+
+class _Emptied(Kept):
+    """A group PS that goes on has the weights of the last checkpoint."""
+
+    @property
+    def is_whole(self) -> bool:
+        self.is_filled = False
+        return not self.in_round
+
+
 def _goes_on_anew(settings: RunSettings, role: str, incarnation: int, word: bytes, checkpoint: str) -> RunSettings:
     """A sparse PS that is begun again has its first rows."""
     return gone_on_alone(settings, role, incarnation, word, "")
@@ -122,5 +140,7 @@ BUGS = {
     "a journal of positions": Planted(Machines(handed=_Further)),
     "a trainer that does not wait to be known": Planted(Machines(obeying=_Eager)),
     "a PS that does not know whose steps are gone": Planted(Machines(obeying=_Unaware)),
+    "a group PS that goes on with other weights": Planted(Machines(kept=_Emptied)),
+    "a group PS that counts its rounds anew": Planted(Machines(kept=_Restarted)),
     "a PS that goes back to no checkpoint": Planted(Machines(goes_on=_goes_on_anew)),
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_histories.counting import Case, Parts
+from fault_histories.kept import Kept
 from fault_histories.wires import Wires
 from fault_histories.world import Killed, World
 from htrain.errors import CheckpointError, Error, PeerLost
@@ -46,6 +47,7 @@ class Machines:
     resting: type[Resting] = Resting
     handed: type[Handed] = Handed
     goes_on: Callable[..., RunSettings] = gone_on_alone
+    kept: type[Kept] = Kept
 
 
 @dataclass(frozen=True)

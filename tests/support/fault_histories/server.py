@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from fault_histories.counting import Parts, counts_of
+from fault_histories.kept import Kept
 from fault_histories.roles import COMPUTE_SECONDS, Mailbox, Role, Try, is_trainer
 from fault_histories.world import Killed
 from htrain.errors import Error, PeerLost
@@ -21,30 +20,11 @@ from htrain.ops.bundle import Bundle
 _THREADS = 2
 
 
-class Kept:
-    """What the processes of one group PS leave to each other (htrain.executor.host.kept)."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, torch.Tensor] = {}
-        self.is_filled = self.in_round = False
-        self.next_round = 0
-
-    def begins_round(self, number: int) -> None:
-        self.in_round, self.next_round = True, number + 1
-
-    def ends_round(self) -> None:
-        self.in_round = False
-
-    @property
-    def is_whole(self) -> bool:
-        return self.is_filled and not self.in_round
-
-
 class ServerRole(Role):
     """A PS of any kind; one of a group goes on with what is `kept`."""
 
     def __init__(self, name: str, attempt: Try, settings: RunSettings | None = None, kept: Kept | None = None) -> None:
-        self.kept = (kept or Kept()) if role_of(name) == GROUP_PS else None
+        self.kept = (kept or attempt.machines.kept()) if role_of(name) == GROUP_PS else None
         super().__init__(name, attempt, settings)
 
     def build(self, parts: Parts) -> None:
