@@ -211,8 +211,9 @@ class Tries:
         where = f"from checkpoint {complete[0][0].name}" if complete else "from its beginning"
         again = max(0, self._trained - kept)
         wait = f" in {seconds:.0f} s" if seconds else ""
+        some = f"about {again:,} examples are" if again else "few examples, if any, are"  # since the last report
         which = f"retry {self._retries.in_a_row} of {self._retries.most}"
-        return f"{without_advice(str(error))}; the run goes on{wait} {where}: about {again:,} examples are trained again ({which})"
+        return f"{without_advice(str(error))}; the run goes on{wait} {where}: {some} trained again ({which})"
 
     def _has_its_own(self) -> bool:
         """Whether the plan, and data, can be read that the run began with."""
