@@ -36,6 +36,15 @@ def read_file(path: Path, *, most_bytes: int) -> bytes:
         return file.read(found.st_size)  # Python takes as much memory as it is asked to read
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is something of this name, be it a link to nowhere. Raises OSError where that cannot be told, as without the right to look."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def require_regular(path: Path) -> None:
     """Raises OSError for what is not a regular file, before a library opens it and waits."""
     with _spelled(path):

@@ -1,6 +1,5 @@
 """A role put together from its plan: what it holds, and the machines that decide what it does. Threads and sockets come to it elsewhere."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from htrain.executor.engine.marks import Marks
 from htrain.executor.engine.program import build_program
 from htrain.executor.engine.store import Store, allocate, fill
 from htrain.executor.host.accelerator import Host, accelerator_of
-from htrain.executor.host.kept import Kept
+from htrain.executor.host.parameter_memory import ParameterMemory
 from htrain.executor.record.checkpoint import ROWS
 from htrain.executor.roles.endpoints import holder_number, sync_endpoint
 from htrain.executor.roles.server import Centre, ServerMachine
@@ -23,7 +22,6 @@ from htrain.executor.roles.sync import SyncMachine
 from htrain.executor.strategies.strategy import cache_of, sync_of
 from htrain.net.names import DENSE_PS, NetName, Role, device_of
 from htrain.net.net import Net, Parameter
-from htrain.ops.base import dtype_of
 from htrain.plan.plan import Plan
 from htrain.spec.centres import EACH
 
@@ -33,7 +31,7 @@ def _room_for(plan: Plan, role: Role) -> tuple[int, int]:
     step = plan.net_of(str(role.device))
     nets = [step, step, plan.sync_net(str(role.device))]  # a step may be cut in two
     found = [p for net in nets if net for p in net.parameters.values() if p.kind != "cache"]
-    return sum(math.prod(p.shape) * dtype_of(p.dtype).itemsize for p in found), len(found)
+    return sum(p.num_bytes for p in found), len(found)
 
 
 class Earlier(Protocol):
@@ -61,7 +59,7 @@ class Assembly:
         replicas: int,
         mapped: Path | None = None,
         shared: bool = False,
-        kept: Kept | None = None,
+        kept: ParameterMemory | None = None,
     ) -> None:
         self.plan, self.name, self.role = plan, name, Role.parse(name)
         self._shared, self.kept = shared, kept

@@ -6,12 +6,8 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-_OF_CHANNELS = {
-    F.dropout1d: 3,
-    F.dropout2d: 4,
-    F.dropout3d: 5,
-    torch.feature_dropout: 0,
-}  # and the dimensions that they want
+# The dimensions of the inputs that each wants; 0 where it takes any.
+_OF_CHANNELS = {F.dropout1d: 3, F.dropout2d: 4, F.dropout3d: 5, torch.feature_dropout: 0}
 _UNBATCHED = (F.dropout1d, F.dropout3d)  # take one dimension less for a single example
 
 

@@ -15,7 +15,7 @@ from htrain.frontend.captured import Captured
 from htrain.frontend.draws import in_evaluation
 from htrain.frontend.unchanged import unchanged
 from htrain.self_check.evaluation import Evaluated
-from htrain.self_check.kept import Counted, generators
+from htrain.self_check.hidden_state import Counted, generators
 from htrain.self_check.lazy_tables import LazyTables, stand_in
 from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
 from htrain.self_check.values import Table, Values, draw, draw_table

@@ -12,7 +12,7 @@ from small_dlrm import small_dlrm
 from htrain.compiler.pipeline import compile_net
 from htrain.errors import ClusterError, Error, ModelError, PlanError, UsageError
 from htrain.executor.assembly import Assembly
-from htrain.executor.host.kept import Kept
+from htrain.executor.host.parameter_memory import ParameterMemory
 from htrain.frontend.captured import Captured
 from htrain.own.registry import load_own, places_of
 from htrain.plan.check import check_plan
@@ -76,7 +76,7 @@ def test_its_rounds_are_simulated_as_its_run_half_has_them() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="memory without a name is Linux's")
 def test_its_rounds_go_on_where_those_of_another_process_were() -> None:
     load(HALFWAY)
-    kept = Kept("group_ps:0:0")
+    kept = ParameterMemory("group_ps:0:0")
     kept.begins_round(6)
     kept.ends_round()
     sync = Assembly(compiled(sync_period=4), "group_ps:0:0", replicas=1, kept=kept).sync()

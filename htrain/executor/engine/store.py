@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from htrain.errors import PlanError, RunError
-from htrain.executor.host.kept import Kept
 from htrain.executor.host.memory import empty
+from htrain.executor.host.parameter_memory import ParameterMemory
 from htrain.net.net import Net, Op, Parameter
 from htrain.ops import OPS
 from htrain.ops.base import dtype_of
@@ -33,7 +33,7 @@ def allocate(
     joined: Iterable[Sequence[str]] = (),
     *,
     shared: bool = False,
-    kept: Kept | None = None,
+    kept: ParameterMemory | None = None,
 ) -> Store:
     """Uninitialised memory for every parameter of `net` but caches, on an accelerator where `places` say so, or `shared` with the
     processes that this one forks, or `kept` for the next process of the role; pages are taken from the machine when they are first written.

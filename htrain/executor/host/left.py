@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from htrain.executor.host.journal import Journal
-from htrain.executor.host.kept import Kept
+from htrain.executor.host.parameter_memory import ParameterMemory
 from htrain.net.names import GROUP_PS, role_of
 
 
@@ -13,7 +13,7 @@ class Left:
     had."""
 
     journal: Journal | None = None
-    kept: Kept | None = None
+    kept: ParameterMemory | None = None
     needs_more: bool = False
 
     @property
@@ -36,6 +36,6 @@ def left_by(role: str) -> Left:
     if role_of(role) != GROUP_PS:
         return Left(Journal())
     try:
-        return Left(kept=Kept(role))
+        return Left(kept=ParameterMemory(role))
     except OSError:  # no such memory here
         return Left(needs_more=True)

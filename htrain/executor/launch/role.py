@@ -14,8 +14,8 @@ from htrain.executor.assembly import NOTHING, Assembly
 from htrain.executor.engine.context import first_step
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.store import Store
-from htrain.executor.host.kept import Kept
 from htrain.executor.host.left import NOTHING_LEFT, Left
+from htrain.executor.host.parameter_memory import ParameterMemory
 from htrain.executor.host.patience import Patience
 from htrain.executor.host.usage import ProcessUsage, ThreadUsage
 from htrain.executor.host.watch import Watch
@@ -44,7 +44,7 @@ from htrain.plan.plan import Plan
 
 
 def assembled(
-    name: str, plan: Plan, settings: RunSettings, *, shared: bool = False, kept: Kept | None = None
+    name: str, plan: Plan, settings: RunSettings, *, shared: bool = False, kept: ParameterMemory | None = None
 ) -> Assembly:
     """The parts of a role, as a run has them; in memory that is `shared` with the processes that this one forks, or `kept` for the next process of the role."""
     mapped = settings.run_folder / "tables" if plan.options.sparse_sync.store == "mapped" else None

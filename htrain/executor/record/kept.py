@@ -11,6 +11,7 @@ from pathlib import Path
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.checkpoint import CHECKPOINT_NAME, MANIFEST, Manifest, own_manifest, read_manifest
 from htrain.executor.record.reading import unless_read
+from htrain.files import is_there
 
 _OURS = re.compile(r"(trainer|group_ps|sparse_ps|dense_ps)(_[0-9]+)+\.(safetensors|partial)|manifest\.partial")
 
@@ -38,7 +39,7 @@ def _found(run_folder: Path) -> Found:
     damaged: list[tuple[Path, CheckpointError]] = []
     for folder in _folders(run_folder):
         try:
-            if not _has_manifest(folder):
+            if not is_there(folder / MANIFEST):
                 continue
             manifest = read_manifest(folder)
         except CheckpointError as error:
@@ -70,15 +71,6 @@ def _folders(run_folder: Path) -> Sequence[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [place / name for name in sorted(names)]
-
-
-def _has_manifest(folder: Path) -> bool:
-    """Whether there is one, whatever it holds. Raises OSError where that cannot be told."""
-    try:
-        (folder / MANIFEST).lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _written(folder: Path) -> float:
@@ -146,15 +138,13 @@ def prune(run_folder: Path, keep: int = 2, *, spared: Collection[str] = ()) -> N
     assert keep >= 1
     complete = find_checkpoints(run_folder).complete
     stay = {folder.name for folder, _ in complete[:keep]}.union(spared, _independent(complete) if keep > 1 else ())
-    for (
-        folder,
-        manifest,
-    ) in complete:  # the latest first: what builds on others goes before these, wherever this is interrupted
+    # The latest first: what builds on others goes before these, wherever this is interrupted.
+    for folder, manifest in complete:
         if folder.name in stay or not unless_read(folder, remove_checkpoint):
             stay |= manifest.needs
     least = min((manifest.examples for _, manifest in complete[:keep]), default=0)
     for folder in _folders(run_folder):
-        if not _has_manifest(folder):
+        if not is_there(folder / MANIFEST):
             (remove_checkpoint if _examples_of(folder) < least else _empty)(folder)
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from htrain.errors import CheckpointError, UsageError
 from htrain.executor.host.process import Process, this_process
-from htrain.files import put_file, read_file
+from htrain.files import is_there, put_file, read_file
 
 OWNER, RECORD = "owner.json", "run.json"
 SIGN_SECONDS = 5.0  # between two signs of life
@@ -219,9 +219,9 @@ def began(folder: Path) -> Literal["no run", "nothing to go on from", "checkpoin
     """What a folder holds of a run: none, one that ended before its first checkpoint, or one that has a checkpoint. Raises CheckpointError where that cannot be
     told: a run whose checkpoints cannot be reached for a moment is not begun anew."""
     try:
-        if any(_is_there(each / "manifest.json") for each in _entries(folder / "checkpoints")):
+        if any(is_there(each / "manifest.json") for each in _entries(folder / "checkpoints")):
             return "checkpoint"
-        return "nothing to go on from" if _is_there(folder / RECORD) else "no run"
+        return "nothing to go on from" if is_there(folder / RECORD) else "no run"
     except OSError as error:
         raise CheckpointError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
 
@@ -232,15 +232,6 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _is_there(path: Path) -> bool:
-    """Whether there is something of this name. Raises OSError where that cannot be told."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:

@@ -1,10 +1,10 @@
 """Roles that are begun again by themselves while all others go on; decided without a clock (docs/decisions/recovery.md).
 
 A trainer of a plan that keeps nothing there, no weights, no rows and no round of others that waits for it, can be lost and replaced: what is lost of it are
-the batches that it had begun. So can a group PS, whose weights are in memory that outlives its process (htrain.executor.host.kept), with the trainers of its
-group, and nothing of it is lost. So can a sparse PS, with the rows of the last checkpoint, where that is asked for (CPR's partial recovery): what is lost is
-what its rows have learnt since; all such trainers are begun again with it, as their steps ask every sparse PS. Which of a plan's roles are such says
-`can_be_alone`.
+the batches that it had begun. So can a group PS, whose weights are in memory that outlives its process (htrain.executor.host.parameter_memory), with the
+trainers of its group, and nothing of it is lost. So can a sparse PS, with the rows of the last checkpoint, where that is asked for (CPR's partial recovery):
+what is lost is what its rows have learnt since; all such trainers are begun again with it, as their steps ask every sparse PS. Which of a plan's roles are
+such says `can_be_alone`.
 """
 
 import sys

@@ -37,8 +37,8 @@ class Replacing(Listening):
 
     def _given_up(self, role: str, what: str) -> Machine[None]:
         """The same of one that is silent, which is ended. Raises PeerLost."""
-        is_in_a_step = role_of(role) == GROUP_PS  # nobody can say of one that lives whether a round is under way
-        if is_in_a_step or not self._can_go_on_without(role) or not (yield from self._do(AskWhetherReplaceable(role))):
+        is_group_ps = role_of(role) == GROUP_PS  # nobody can say of one that lives whether a round is under way
+        if is_group_ps or not self._can_go_on_without(role) or not (yield from self._do(AskWhetherReplaceable(role))):
             yield from super()._given_up(role, what)
         yield from self._replace(role, what)
 

@@ -63,7 +63,7 @@ Machine = Generator[Instruction, Any, None]
 
 
 class Recorded(Protocol):
-    """Where it is written down whether a round is under way (htrain.executor.host.kept)."""
+    """Where it is written down whether a round is under way (htrain.executor.host.parameter_memory)."""
 
     def begins_round(self, number: int) -> None:
         """This one is, from now on."""

@@ -1,4 +1,4 @@
-"""What the processes of one group PS leave to each other (htrain.executor.host.kept)."""
+"""What the processes of one group PS leave to each other (htrain.executor.host.parameter_memory)."""
 
 import torch
 

@@ -14,7 +14,7 @@ _NUMBER = struct.Struct("<q")
 _ALIGNED = 64  # bytes
 
 
-class Kept:
+class ParameterMemory:
     """Memory for the parameters of one role. For processes that have been forked behind its making, one of which uses it at a time.
 
     Parameters get their places in the order in which they are asked for: a process finds those of the last where it asks for the same ones in the same order,
@@ -22,9 +22,8 @@ class Kept:
     """
 
     def __init__(self, name: str) -> None:
-        if sys.platform != "linux" or not hasattr(
-            os, "memfd_create"
-        ):  # as where Python was built for a glibc before 2.27
+        # A Python that was built for a glibc before 2.27 has no such call.
+        if sys.platform != "linux" or not hasattr(os, "memfd_create"):
             raise OSError("this Python has no memory without a name")
         self._file = os.memfd_create(name)
         os.ftruncate(self._file, _HEADER_BYTES)

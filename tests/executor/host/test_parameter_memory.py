@@ -9,15 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from htrain.executor.host.kept import Kept
+from htrain.executor.host.parameter_memory import ParameterMemory
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=6)
 DTYPES = st.sampled_from([torch.float32, torch.int64, torch.bfloat16])
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    made = Kept("group_ps:0:0")
+def kept() -> Iterator[ParameterMemory]:
+    made = ParameterMemory("group_ps:0:0")
     yield made
     made.close()
 
@@ -44,7 +44,7 @@ def room(shapes: list[tuple[int, ...]]) -> tuple[int, int]:
 def test_the_next_process_finds_parameters_as_the_last_left_them(
     shapes: list[tuple[int, ...]], data: st.DataObject
 ) -> None:
-    kept = Kept("group_ps:0:0")
+    kept = ParameterMemory("group_ps:0:0")
     dtypes = [data.draw(DTYPES) for _ in shapes]
     kept.open(*room(shapes))
     pieces = [kept.piece(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
@@ -59,7 +59,7 @@ def test_the_next_process_finds_parameters_as_the_last_left_them(
     assert all(bool((piece == 1 + number).all()) for number, piece in enumerate(again)), "they hold on to it"
 
 
-def test_a_process_that_is_killed_leaves_what_it_has_written(kept: Kept) -> None:
+def test_a_process_that_is_killed_leaves_what_it_has_written(kept: ParameterMemory) -> None:
     def train() -> None:
         kept.open(80, 2)
         weights, count = kept.piece((3, 2), torch.float32), kept.piece((), torch.int64)
@@ -76,7 +76,9 @@ def test_a_process_that_is_killed_leaves_what_it_has_written(kept: Kept) -> None
     assert int(kept.piece((), torch.int64)) == 7
 
 
-def test_whoever_is_killed_in_a_round_leaves_nothing_whole_and_behind_it_the_number_of_the_next(kept: Kept) -> None:
+def test_whoever_is_killed_in_a_round_leaves_nothing_whole_and_behind_it_the_number_of_the_next(
+    kept: ParameterMemory,
+) -> None:
     def train(*, ends: bool) -> None:
         kept.fill()
         for number in range(3, 6):
@@ -91,7 +93,7 @@ def test_whoever_is_killed_in_a_round_leaves_nothing_whole_and_behind_it_the_num
     assert kept.next_round == 6
 
 
-def test_nobody_goes_on_with_what_was_not_filled(kept: Kept) -> None:
+def test_nobody_goes_on_with_what_was_not_filled(kept: ParameterMemory) -> None:
     killed(lambda: kept.open(8, 1))
     assert not kept.is_whole
     assert kept.next_round == 0
