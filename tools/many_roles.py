@@ -74,6 +74,7 @@ class Played:
     is_over: bool = False
     bytes_out: int = 0
     bytes_in: int = 0
+    bytes_of_book: int = 0
     due: float = 0.0
     _sent: dict[str, int] = field(default_factory=dict)
 
@@ -114,7 +115,7 @@ class Played:
             message = got[0]
             self.bytes_in += len(encode(message)[0])
             if isinstance(message, Addresses):
-                self.is_ready = True
+                self.is_ready, self.bytes_of_book = True, len(encode(message)[0])
                 self.tell(Ready(self.name, self.metrics()))
             elif isinstance(message, Order):
                 self.number += 1
@@ -146,7 +147,8 @@ def play(
     for name in names:
         control, pulse = network.inbox(f"{name}/control"), network.inbox(f"{name}/pulse")
         role = Played(name, peers[name], control, pulse, network.outbox({LAUNCHER: launcher}), every)
-        role.tell(Hello(name, {each.name: each.address for each in (control, pulse)}, "here", os.getpid()))
+        own = {each.name: each.address for each in (control, pulse)}
+        role.tell(Hello(name, {**own, **dict.fromkeys(endpoints_of(name), control.address)}, "here", os.getpid()))
         roles.append(role)
     began = 0.0
     while not all(role.is_over for role in roles):
@@ -159,8 +161,14 @@ def play(
                 role.bytes_out = role.bytes_in = 0
         time.sleep(max(0.0, _LOOK_SECONDS - (time.monotonic() - now)))
     seconds = time.monotonic() - began
-    found.put((sum(role.bytes_out for role in roles), sum(role.bytes_in for role in roles), seconds))
+    books = [role.bytes_of_book for role in roles]
+    found.put((sum(role.bytes_out for role in roles), sum(role.bytes_in for role in roles), seconds, books))
     network.close()
+
+
+def endpoints_of(role: str) -> list[str]:
+    """Where others would send to: both replicas of a trainer, a server and its rounds."""
+    return [f"{role}/0", f"{role}/1"] if role_of(role) == TRAINER else [role, f"{role}/sync"]
 
 
 def peers_of(plan: Plan) -> dict[str, list[str]]:
@@ -273,6 +281,8 @@ def measured(plan: Plan, seconds: float, checkpoints: int, scratch: Path) -> Non
     )
     print(f"    it hears {out:.2f} MB/s, says {into:.3f} MB/s, and writes {gigabytes:.2f} GB/h of metrics")
     print(f"    checkpoints: {stood or 'none'}")
+    books = [book for each in said for book in each[3]]
+    print(f"    address books: {sum(books) / 1e6:.1f} MB in all, the largest {max(books) / 1e3:.0f} kB")
     network.close()
 
 

@@ -15,6 +15,7 @@ from torch_schedules import scheduler
 
 from htrain.data import START, Malformed, open_data
 from htrain.executor.launch.role import RunningRole
+from htrain.executor.roles.address_book import AddressBooks
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
 from htrain.plan.plan import Plan
@@ -45,8 +46,8 @@ def run_roles(plan: Plan, folder: Path, settings: RunSettings, *, seconds: float
             if role.trainer:
                 role.trainer.keep_losses = True
             role.fill()
-        for role in roles.values():
-            role.start(book)
+        for name, own in AddressBooks(plan).of(list(roles), book):
+            roles[name].start(own)
         deadline = time.monotonic() + seconds
         finished = False
         while not finished:

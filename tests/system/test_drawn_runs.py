@@ -5,7 +5,10 @@ import torch
 from drawn_plans import Drawn, data_of
 from harness import run_roles
 
+from htrain.executor.record.sent import sent_in
+from htrain.executor.roles.address_book import AddressBooks
 from htrain.executor.settings import RunSettings
+from htrain.net.names import TRAINER, role_at, role_of
 
 STEPS = 30
 
@@ -23,15 +26,23 @@ def test_a_drawn_plan_trains_every_example_within_its_bound_on_staleness(
     examples = STEPS * drawn.options.batch_size * drawn.num_trainers * drawn.options.net_replicas
     examples = -(-examples // 20) * 20
     data = data_of(drawn.model, folder, examples)
+    plan = drawn.plan()
     try:
         roles = run_roles(
-            drawn.plan(),
+            plan,
             folder / "plan",
             RunSettings(folder / "plan", data, folder / "run", deadline_seconds=40),
             seconds=120,
         )
     except Exception as error:
         raise AssertionError(f"{drawn}: {type(error).__name__}: {error}") from error
+    books, collective = AddressBooks(plan), any(role.collective for role in roles.values())
+    sent = {frozenset((name, role_at(peer))) for name, role in roles.items() for peer in sent_in(role.metrics())}
+    known = {frozenset((name, peer)) for name in roles for peer in books.peers_of(name)}
+    between_trainers = {pair for pair in known if collective and all(role_of(name) == TRAINER for name in pair)}
+    assert sent <= known, drawn
+    if drawn.options.cache.kind != "lookahead":  # of whose trainers one may ask for all
+        assert {pair for pair in known - sent - between_trainers if len(pair) > 1} == set(), drawn
     trainers = [role.trainer for role in roles.values() if role.trainer]
     assert sum(trainer.totals.examples for trainer in trainers) == examples, drawn
     assert min(trainer.totals.steps for trainer in trainers) >= STEPS, drawn

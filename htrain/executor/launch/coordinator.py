@@ -16,6 +16,7 @@ from htrain.executor.record.measured import save_measured
 from htrain.executor.record.saves import Saves
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.record.validations import Validation
+from htrain.executor.roles.address_book import AddressBooks
 from htrain.executor.roles.alone import Alone
 from htrain.executor.roles.coordination import (
     Asked,
@@ -204,6 +205,7 @@ class Coordinator:
         self._plan = plan
         self.alone = Alone(retries)
         self._roles = frozenset(plan.cluster.roles)
+        self._books = AddressBooks(plan)
         network.most_bytes = most_message_bytes(plan)
         self._inbox: Inbox = network.inbox(LAUNCHER)
         self.place = Launcher(self._inbox.address, this_process(), network.token)
@@ -330,7 +332,8 @@ class Coordinator:
         assert self._outbox
         self._network.found(said.role, said.endpoints)
         self._keep_places(said.places)
-        self._outbox.send(f"{said.role}/control", Addresses(said.book, said.ordered, said.incarnation))
+        ((_, book),) = self._books.of([said.role], said.book)
+        self._outbox.send(f"{said.role}/control", Addresses(book, said.ordered, said.incarnation))
 
     def _keep_places(self, places: Mapping[str, Mapping[str, Any]]) -> None:
         with self._saves.unless_refused("where roles run"):
@@ -341,8 +344,9 @@ class Coordinator:
         self._pulse = LauncherPulse(self._network, said.book, self._outside.give_sign)
         self._keep_places(said.places)
         self._outside.on_book(said.book)
-        for role in self._plan.cluster.roles:
-            self._outbox.send(f"{role}/control", Addresses(said.book))
+        for role, book in self._books.of(self._plan.cluster.roles, said.book):
+            # What serves workers from outside tells them of all others.
+            self._outbox.send(f"{role}/control", Addresses(dict(said.book) if self._settings.serving else book))
 
     def _tell_all(self, order: Order) -> None:
         """Never waits. An order is not lost with a connection; a role that does not take it is gone, and its pool or its silence will say so."""

@@ -222,7 +222,7 @@ class RunningRole:
                 )
 
     def start(self, book: dict[str, str], feed: Feed | None = None) -> None:
-        """Begin to work. `book` has the addresses of all endpoints of the run, by name; a trainer trains on `feed`, or on its share of the run's data.
+        """Begin to work. `book` has the addresses of all endpoints that are sent to, by name; a trainer trains on `feed`, or on its share of the run's data.
 
         Requires: `fill`. Raises DataError where a trainer cannot open its data.
         """

@@ -103,7 +103,7 @@ class ServerProcess:
         return self._address
 
     def serve(self, book: dict[str, str]) -> None:
-        """Have it serve from now on; `book` are everybody's endpoints."""
+        """Have it serve from now on; `book` are the endpoints that it sends to."""
         self._say(Serve(book))
 
     def report(self) -> Report:

@@ -57,7 +57,7 @@ class SyncLoop:
         self._deadline = 0.0  # of the round under way
 
     def start(self, book: dict[str, str]) -> None:
-        """Run rounds from now on. `book` has the addresses of all endpoints of the run, by name."""
+        """Run rounds from now on. `book` has the addresses of all endpoints that are sent to, by name."""
         self._book = book
         self._bell = self._network.outbox(book)
         self._bell.send(self.machine.endpoint, _WAKE)  # connects

@@ -90,7 +90,7 @@ class Line(Protocol):
 
 
 class Obeying:
-    """The orders of one role, and what it has told of itself. `book` has the addresses of all endpoints of the run; `ordered` is how many orders others were
+    """The orders of one role, and what it has told of itself. `book` has the addresses of what it sends to; `ordered` is how many orders others were
     given before. For one thread."""
 
     def __init__(self, role: Obedient, line: Line, book: Mapping[str, str], ordered: int = 0) -> None:

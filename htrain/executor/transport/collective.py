@@ -134,7 +134,7 @@ class CollectiveLoop:
         self._book: dict[str, str] = {}
 
     def start(self, book: dict[str, str]) -> None:
-        """Reduce from now on. `book` has the addresses of all endpoints of the run, by name."""
+        """Reduce from now on. `book` has the addresses of all endpoints that are sent to, by name."""
         self._book = book
         self._thread.start()
 

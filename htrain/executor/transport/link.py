@@ -38,7 +38,7 @@ class Link:
         self._outbox: Outbox = network.outbox({LAUNCHER: launcher.address})
 
     def hello(self, endpoints: Mapping[str, str], deadline_seconds: float, check: Callable[[], None]) -> Addresses:
-        """Announce the role's endpoints; return everybody's, and how many orders were given before. `check` raises what makes waiting futile.
+        """Announce the role's endpoints; return those that it will send to, and how many orders were given before. `check` raises what makes waiting futile.
 
         Raises PeerLost when the launcher does not answer.
         """

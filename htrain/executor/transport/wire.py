@@ -38,7 +38,8 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
 
 
 class Addresses(msgspec.Struct, tag="addresses", array_like=True):
-    """Everybody's endpoints, and how many orders were given before: to a role of this `incarnation`, which comes when others work already."""
+    """The endpoints of all that a role exchanges messages with, and how many orders were given before: to a role of this `incarnation`, which comes when others
+    work already."""
 
     book: dict[str, str]
     ordered: int = 0
