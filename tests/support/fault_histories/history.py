@@ -89,8 +89,10 @@ class _History:
             weather = replace(weather, again=draw.choice((0.0, 0.05, 0.3)))
         ps_kills = draw.choice((0.0, 0.01, 0.03, 0.1)) if goes_back else 0.0
         group_kills = apart.choice((0.0, 0.0, 0.02, 0.1)) if retry != "whole" else 0.0
-        if group_kills and case.plan.cluster.dense_ps:  # some of them between two rounds, or in one
-            batches = MANY_BATCHES
+        among_rounds = case.plan.cluster.dense_ps and retry != "whole"  # some of them between two rounds, or in one
+        if among_rounds:  # which a run has to come to
+            batches, group_kills = MANY_BATCHES, apart.choice((0.0, 0.01, 0.02, 0.04))
+            kills *= apart.choice((0.0, 0.0, 0.0, 1.0))
         settings = RunSettings(
             folder,
             "synthetic:",
@@ -114,6 +116,8 @@ class _History:
             "history", "%s, %d batches a trainer, a checkpoint every %s s, %s", case.name, batches, every, weather
         )
         world.calm = draw.choice((0.0, 0.5, 0.8, 1.2, 2.5))
+        if among_rounds:  # many processes are long in coming up
+            world.calm = max(world.calm, apart.choice((1.2, 2.5)))
         self._plan_faults()
 
     def play(self) -> None:

@@ -116,6 +116,14 @@ class _Restarted(Kept):
         self.next_round = 0
 
 
+class _Careless(Kept):
+    """A group PS that dies in the middle of a round goes on, whatever its centre knows of it."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.is_filled
+
+
 class _Emptied(Kept):
     """A group PS that goes on has the weights of the last checkpoint."""
 
@@ -142,5 +150,6 @@ BUGS = {
     "a PS that does not know whose steps are gone": Planted(Machines(obeying=_Unaware)),
     "a group PS that goes on with other weights": Planted(Machines(kept=_Emptied)),
     "a group PS that counts its rounds anew": Planted(Machines(kept=_Restarted)),
+    "a group PS that goes on in the middle of a round": Planted(Machines(kept=_Careless)),
     "a PS that goes back to no checkpoint": Planted(Machines(goes_on=_goes_on_anew)),
 }

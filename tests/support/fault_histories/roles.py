@@ -15,6 +15,7 @@ from typing import Any
 
 from fault_histories.counting import Case, Parts
 from fault_histories.kept import Kept
+from fault_histories.rules import Stepped
 from fault_histories.wires import Wires
 from fault_histories.world import Killed, World
 from htrain.errors import CheckpointError, Error, PeerLost
@@ -50,7 +51,7 @@ class Machines:
     kept: type[Kept] = Kept
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Try:
     """What the roles of one try have in common. `batches` are those of each trainer."""
 
@@ -62,6 +63,7 @@ class Try:
     world: World
     wires: Wires
     machines: Machines
+    stepped: Stepped
     began: float = 0.0
     has_others: bool = False  # of earlier tries, which still live
     kills: float = 0.0  # the share of a trainer's instructions in which its process is killed

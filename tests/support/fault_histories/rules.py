@@ -15,6 +15,13 @@ from htrain.executor.settings import RunSettings
 from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, role_of
 
 
+class Stepped:
+    """The examples by which steps have changed the weights of groups, as it was seen at their parameters: in one try, and in those that it goes on from."""
+
+    def __init__(self, examples: float) -> None:
+        self.examples = examples
+
+
 class Rules:
     """The checkpoints of one history. `closed` are the names of those that the launcher was told are valid, in their order."""
 
@@ -33,6 +40,8 @@ class Rules:
         # How often rows were trained that do not know it any more, [ROWS]: those of sparse PSs that went back to a checkpoint by themselves.
         self._forgotten = case.rows_of([])
         self._forgotten_of: dict[str, np.ndarray] = {}
+        self.stepped = Stepped(0.0)  # in the try under way
+        self._stepped_of: dict[str, float] = {}  # by checkpoint
         self._newest = ""  # that a launcher knows of
         self._rows_of: dict[str, np.ndarray] = {}  # of checkpoints that were read when all their files were sound
 
@@ -89,6 +98,7 @@ class Rules:
     def opens(self, folder: Path) -> None:
         """A checkpoint is begun; all are at rest."""
         self._repeats_of[folder.name], self._forgotten_of[folder.name] = self._repeats, self._forgotten
+        self._stepped_of[folder.name] = self.stepped.examples
 
     def fails(self, error: Exception, *, only_replaced: bool) -> None:
         """A try ends by an error. Where nothing has gone wrong but roles which were, or are to be, begun again, it is to go on."""
@@ -120,6 +130,7 @@ class Rules:
         self._newest = Path(settings.restore).name
         self._repeats = self._repeats_of[self._newest] if settings.restore else []
         self._forgotten = self._forgotten_of[self._newest] if settings.restore else self._case.rows_of([])
+        self.stepped = Stepped(self._stepped_of[self._newest] if settings.restore else 0.0)
         if not settings.restore:
             if self.whole:
                 raise Violation(f"a try begins anew, though {self.whole[-1]} was closed")
@@ -165,6 +176,10 @@ class Rules:
         if self._case.counts_weights and not -1e-3 < bias - examples < BATCH * len(repeats) + 1e-3:
             raise Violation(
                 f"{folder.name} is no cut: weights were stepped by {bias:g} examples, by its positions {examples}{_but(repeats)}"
+            )
+        if self._case.counts_weights and abs(bias - self._stepped_of[folder.name]) > 1e-3:
+            raise Violation(
+                f"{folder.name}: steps have changed weights by {self._stepped_of[folder.name]:g} examples, those of groups and centres have {bias:g}"
             )
         if (rows > owed).any():
             self._world.count("checkpoints with batches that were trained twice")

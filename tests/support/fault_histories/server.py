@@ -59,6 +59,12 @@ class ServerRole(Role):
             self.kept.is_filled = True
 
     @property
+    def _weight(self) -> float:
+        """The one that counts examples, where steps change it: what a centre has is of rounds."""
+        store = self.parts.assembly.store if self.parts and self.kept else {}
+        return float(store["count.bias"][0]) if "count.bias" in store else 0.0
+
+    @property
     def _has_rows(self) -> bool:
         return role_of(self.name) == SPARSE_PS
 
@@ -134,6 +140,7 @@ class ServerRole(Role):
 
         self.machine.began(job)
         held = self.machine.holds_back(stage)
+        before = self._weight
         try:
             ready = engine.run(
                 state, stage, send, ended=(lambda: granted.extend(self.machine.wrote(job))) if held else None
@@ -141,6 +148,8 @@ class ServerRole(Role):
         except Error as error:
             self.fail(error)
             return
+        finally:
+            self.attempt.stepped.examples += before - self._weight
         if stage.writes and not held:
             granted += self.machine.wrote(job)
 
@@ -157,6 +166,9 @@ class ServerRole(Role):
         if self.attempt.group_kills and self.kept and not self.world.is_calm:
             if self.attempt.apart.random() < self.attempt.group_kills:
                 self.world.count("group PSs killed")
+                self.attempt.group_kills /= (
+                    8  # one that follows soon takes all back, and with them what this one has made of its round
+                )
                 raise Killed("about a stage")
             return
         has_checkpoint = self.settings.restore or "checkpoints" in self.world.seen  # else nobody could go back to one

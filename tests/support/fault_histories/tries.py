@@ -103,6 +103,7 @@ class User:
             world,
             self._wires,
             job.machines,
+            self._rules.stepped,
             began=world.now,
             has_others=others,
             kills=job.kills,
