@@ -5,14 +5,16 @@
 
 Two groups of two trainers and two group PSs, two sparse PSs and a dense PS train a model that counts: each row of its table is less by 1 for each
 time that it was trained (tests/support/ledger.py), so that the last checkpoint says what was trained and what was not. Prints for each kill the
-seconds until the launcher has told of it, until the first step after it, and until examples a second are 0.95 of those before: when a window of three
-seconds begins that has so many, and when it ends; then their medians and worst, and how the table is off: by nothing with --retry whole, with alone by
-no more than the batches that trainers have told that they trained again, with partial also by what sparse PSs have lost.
+seconds until the launcher has told of it, until the first step after it, and until examples a second are 0.95 of what they have been so far while nobody
+disturbed it: when a window of three seconds begins that has so many, and when it ends ("inf" for none within a minute); then their medians and worst, how many
+windows of an undisturbed run have so many, and how the table is off: by nothing with --retry whole, with alone by no more than the batches that trainers
+have told that they trained again, with partial also by what sparse PSs have lost.
 PSs step rows by one thread: several that step one row at once may lose a step of it (Hogwild).
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -39,6 +41,8 @@ _IDS_OF_AN_EXAMPLE = 26
 _IDS_OF_A_BATCH = 32 * _IDS_OF_AN_EXAMPLE
 _WANTED_SECONDS = 5.0
 _WINDOW_SECONDS = 3.0  # over which examples a second are counted
+_SHARE = 0.95  # of what the run usually does
+_MOST_SECONDS = 60.0  # that it is waited for
 
 
 @dataclass(frozen=True)
@@ -122,12 +126,36 @@ def eps(reports: list[tuple[float, int]]) -> float:
     return max(0.0, (after - before) / (now - then)) if now - then > _WINDOW_SECONDS / 2 else 0.0
 
 
-def killed(run: Run, draw: random.Random, role: str) -> Kill:
+class Usual:
+    """What the run does while nobody disturbs it: a window of its own is as often above that as below, and says less."""
+
+    def __init__(self) -> None:
+        self._seconds, self._examples, self._windows = 0.0, 0, list[float]()
+
+    def saw(self, reports: list[tuple[float, int]], since: float) -> None:
+        """Nobody has disturbed it since then."""
+        calm = [report for report in reports if report[0] > since]
+        if len(calm) > 1:
+            self._seconds += calm[-1][0] - calm[0][0]
+            self._examples += calm[-1][1] - calm[0][1]
+            self._windows += [found for end in range(2, len(calm) + 1) if (found := eps(calm[:end]))]
+
+    @property
+    def eps(self) -> float:
+        return self._examples / self._seconds if self._seconds else 0.0
+
+    def share_of_windows(self, of_eps: float) -> float:
+        """How many of the undisturbed windows have so many examples a second."""
+        return sum(found >= of_eps for found in self._windows) / max(1, len(self._windows))
+
+
+def killed(run: Run, draw: random.Random, role: str, usually: Usual) -> Kill:
     """Kill a role that has trained since the last checkpoint, and wait until all is as before."""
-    known = run.checkpoint
+    known, calm = run.checkpoint, time.time()
     run.wait("another checkpoint", lambda: run.checkpoint != known)
     time.sleep(_WINDOW_SECONDS + draw.random())
-    usual, places = eps(run.reports()), json.loads((run.folder / "roles.json").read_text())
+    usually.saw(run.reports(), calm)
+    usual, places = usually.eps, json.loads((run.folder / "roles.json").read_text())
     victim = draw.choice(sorted(name for name in places if name.startswith(role)))
     heard, at = len(run.told), time.time()
     os.kill(places[victim]["pid"], signal.SIGKILL)
@@ -136,16 +164,19 @@ def killed(run: Run, draw: random.Random, role: str) -> Kill:
     since = lambda: [r for r in run.reports() if r[0] > at + noticed]  # noqa: E731
     run.wait("a step", lambda: len({examples for _, examples in since()}) > 1)
     stepped = next(when for (_, first), (when, then) in zip(since(), since()[1:], strict=False) if then > first) - at
-    run.wait("as many examples a second as before", lambda: eps(since()) >= 0.95 * usual)
+    end = at + _MOST_SECONDS
+    run.wait("a report", lambda: eps(since()) >= _SHARE * usual or time.time() > end)
+    if eps(since()) < _SHARE * usual:
+        return Kill(victim, noticed, stepped, math.inf, math.inf)
     return Kill(victim, noticed, stepped, window(since())[0][0] - at, time.time() - at)
 
 
 def holds(run: Run, plan: Path, draw: random.Random, asked: argparse.Namespace) -> bool:
     """Kill as many roles as are asked for, and hold what was trained against what was to be."""
     run.wait("a checkpoint", lambda: run.checkpoint)
-    kills = []
+    kills, usually = [], Usual()
     for _ in range(asked.kills):
-        kills.append(kill := killed(run, draw, asked.role))
+        kills.append(kill := killed(run, draw, asked.role, usually))
         print(
             f"{kill.role:<14} told of after {kill.noticed:5.2f} s, a step after {kill.stepped:5.2f} s, "
             f"0.95 of the EPS from {kill.full:5.2f} s on, as known after {kill.back:5.2f} s",
@@ -162,6 +193,10 @@ def holds(run: Run, plan: Path, draw: random.Random, asked: argparse.Namespace) 
             print(
                 f"{kind} {name}: median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s, {within} of {len(seconds)} within {_WANTED_SECONDS:.0f}"
             )
+    print(
+        f"undisturbed it trained {usually.eps:,.0f} examples a second; {usually.share_of_windows(_SHARE * usually.eps):.0%} of its windows of "
+        f"{_WINDOW_SECONDS:g} s then had {_SHARE} of that"
+    )
     off = counted(plan, run.folder) - owed(run.folder)
     again = [int(found[1]) for _, line in run.told if (found := _AGAIN.search(line))]
     lost = [int(found[1].replace(",", "")) for _, line in run.told if (found := _LOST.search(line))]
