@@ -61,6 +61,12 @@ def made_bytes(train: Net, op: Op, cluster: Cluster, options: Options) -> int:
     return gathered_bytes(op, made, cluster.groups * cluster.trainers)
 
 
+def largest_made(net: Net | None, batch_size: int) -> int:
+    """Bytes of the largest value that an op of a net makes in a step."""
+    made = (name for op in (net.ops if net else ()) if not OPS[op.type].view for name in op.outputs)
+    return max((net.blob(name).num_bytes(batch_size) for name in made), default=0) if net else 0
+
+
 def synced_bytes(train: Net, name: str, cluster: Cluster, options: Options) -> int:
     """Bytes of a parameter that the background sync exchanges: those of a trained weight, where there are several groups."""
     parameter = train.parameters[name]

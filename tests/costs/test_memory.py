@@ -14,11 +14,12 @@ from htrain.compiler.lowering import lowered
 from htrain.compiler.pipeline import compile_net
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.loads import MemoryUse
-from htrain.costs.memory import memory_of_train, too_large_text
+from htrain.costs.memory import largest_made, memory_of_train, too_large_text
 from htrain.errors import PlacementError, PlanError
 from htrain.frontend.captured import Captured
-from htrain.net.net import Net
+from htrain.net.net import B, Blob, Init, Net, Parameter
 from htrain.ops import OPS
+from htrain.ops.builder import NetBuilder
 from htrain.plan.check import check_plan
 from htrain.plan.plan import Plan
 from htrain.spec import footprint
@@ -195,3 +196,16 @@ def test_rows_have_marks_of_a_byte_wherever_tables_lie(
     rows = sum(p.shape[0] for p in plan.nets["train"].parameters.values() if p.kind == "table")
     assert rows == 90
     assert held[0] - held[1] == marks
+
+
+def test_the_largest_value_of_a_step_is_what_an_op_makes_and_no_view_of_it() -> None:
+    x, batch_size = Blob("x", (B, 6), "float32"), 5
+    builder = NetBuilder("n")
+    builder.input(x)
+    builder.parameter(Parameter("w", (9, 6), "float32", "weight", Init("constant", (0.5,))))
+    (y,) = builder.add("FC", ("x", "w"))
+    (wide,) = builder.add("BroadcastTo", (y,), attrs={"shape": (100, B, 9)})
+    net = builder.build([wide])
+    assert net.blob(wide).num_bytes(batch_size) == 100 * 4 * 9 * batch_size
+    assert largest_made(net, batch_size) == 4 * 9 * batch_size
+    assert largest_made(None, batch_size) == 0

@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from baseline import build_model, optimizers, train_step
 
 from htrain.compiler.pipeline import compile_net
+from htrain.costs.memory import largest_made
 from htrain.data import START, Batch, Malformed, Schema, open_data
-from htrain.executor.host.memory import keep_pages
+from htrain.executor.host.memory import keep_large, keep_pages
 from htrain.executor.host.threads import share_gil
 from htrain.executor.launch.role import RunningRole
 from htrain.executor.loops.feed import Feed
@@ -96,6 +97,7 @@ class Htrain:
         network = Network("inproc")
         role = RunningRole("trainer:0:0", self.plan, settings, network)
         role.fill()
+        keep_large(largest_made(self.plan.net_of("trainer"), self.plan.options.batch_size))
         assert role.trainer
         wall, cpu = time.perf_counter(), time.process_time()
         role.start({}, Feed(iter(self._batches[:steps]), START, steps, role.watch.activity("reader")))

@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable, Sequence
 
+from htrain.costs.memory import largest_made
 from htrain.errors import Error, RunError
 from htrain.executor.assembly import Assembly
 from htrain.executor.engine.context import Spread
 from htrain.executor.host.bell import Bell
 from htrain.executor.host.left import NOTHING_LEFT, Left
-from htrain.executor.host.memory import keep_pages
+from htrain.executor.host.memory import keep_large, keep_pages
 from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.launch.pulse import Pulse, beat_seconds
 from htrain.executor.launch.role import RunningRole, assembled
@@ -62,6 +63,8 @@ def play(
         pulse.hangs = role.watch.tick
         known = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
         role.fill()
+        if not network.is_shared:  # else it is the user's process, too
+            keep_large(largest_made(plan.step_net(device_of(name)), plan.options.batch_size))
         pulse.metrics = role.metrics
         link.ready(role.metrics())
         _obey(role, link, pulse, known)

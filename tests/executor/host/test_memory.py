@@ -17,14 +17,17 @@ from htrain.executor.launch.environment import role_environment
 SCRIPT = """
 import ctypes, resource, sys, threading
 import torch
-from htrain.executor.host.memory import keep_pages
+from htrain.executor.host.memory import keep_large, keep_pages
 
+how, mib = sys.argv[1], int(sys.argv[2])
 assert ctypes.CDLL(None).mallopt(-3, 128 << 10)
-if sys.argv[1] == "keep":
+if how != "give back":
     assert keep_pages()
+if how == "keep all":
+    assert keep_large(mib << 20) == (mib > 32)
 
 def step():
-    values = [torch.ones(3 << 20) for _ in range(6)]  # 12 MiB each
+    values = [torch.ones(mib << 18) for _ in range(6)]
 
 def steps():
     for _ in range(5):
@@ -40,14 +43,22 @@ thread.join()
 """
 
 
-def faults(how: str) -> int:
-    return int(subprocess.run([sys.executable, "-c", SCRIPT, how], check=True, capture_output=True, text=True).stdout)
+def faults(how: str, mib: int) -> int:
+    command = [sys.executable, "-c", SCRIPT, how, str(mib)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it speaks to glibc alone")
 def test_what_a_step_has_freed_is_the_next_steps() -> None:
-    assert faults("give back") > 1000
-    assert faults("keep") < 100
+    assert faults("give back", 12) > 1000
+    assert faults("keep", 12) < 100
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it speaks to glibc alone")
+@pytest.mark.parametrize("mib", [12, 48, 80])  # a thread's heap of glibc's ends at 64 MiB
+def test_so_is_what_exceeds_what_glibc_keeps_by_itself(mib: int) -> None:
+    assert faults("keep", 48) > 1000
+    assert faults("keep all", mib) < 100
 
 
 HEAPS = """
