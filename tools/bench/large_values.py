@@ -2,8 +2,9 @@
 
     python tools/bench/large_values.py [--mib 20 --mib 42 --mib 128] [--runs 9]
 
-An op that reads a value and makes another of so many MiB, again and again, as the ops of steps do: CPU milliseconds, medians, with freed memory as roles keep it
-up to 32 MiB, and with all of it kept; each in a process of its own. glibc gives back what exceeds 32 MiB as soon as it is free, whatever it is told of thresholds.
+An op that reads a value and makes another of so many MiB, again and again, as the ops of steps do: CPU milliseconds, medians, with freed memory kept up to
+32 MiB, and with all of it kept; each in a process of its own. glibc gives back what exceeds 32 MiB as soon as it is free, whatever it is told of
+thresholds.
 """
 
 import argparse
