@@ -21,6 +21,7 @@ from numba.core.sigutils import normalize_signature
 Usual = str | Callable[[], tuple[Any, ...]]
 _PATIENCE = 60.0  # seconds for another process that compiles; longer than any loop takes. One that has been stopped must not hold up the others
 _LOOK_AGAIN = 0.01  # seconds
+_NO_FOLDER = "no locator available"  # in what Numba says where it has none for its cache
 
 
 def njit(*, cache: bool = False, usual: Usual = "", **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -32,13 +33,20 @@ def njit(*, cache: bool = False, usual: Usual = "", **options: Any) -> Callable[
 
     def compiled(loop: Callable[..., Any]) -> Any:
         made: Any = numba.njit(**options)(loop)  # the loop itself where NUMBA_DISABLE_JIT is set
-        if cache and made is not loop:
-            shared = made._cache = SharedCache(loop)
+        shared = _shared_cache(loop) if cache and made is not loop else None
+        if shared:
+            made._cache = shared
             made.compile = shared.letting_go_after(made.compile)
             made.usual = usual
         return made
 
     return compiled
+
+
+def is_kept(loop: Any) -> bool:
+    """Whether the machine code of a loop, if there is any, has a place on disk, where other processes find it."""
+    cache = getattr(loop, "_cache", None)
+    return cache is None or isinstance(cache, SharedCache)
 
 
 def usual_types(loop: Any) -> tuple[Any, ...]:
@@ -125,6 +133,17 @@ class SharedCache(FunctionCache):
                         self._lock = None
 
         return compile
+
+
+def _shared_cache(loop: Callable[..., Any]) -> SharedCache | None:
+    """That of one loop; None where no folder can be written, neither NUMBA_CACHE_DIR nor that of the source nor one below HOME, as in a container whose file
+    system is read-only: each process compiles for itself then."""
+    try:
+        return SharedCache(loop)
+    except RuntimeError as error:
+        if _NO_FOLDER not in str(error):  # such as a NUMBA_CACHE_LOCATOR_CLASSES that there is not
+            raise
+        return None
 
 
 def _locked(path: Path, kind: int) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba.core import config
 from numba.core.errors import TypingError
 
 from htrain import jit
@@ -195,3 +196,22 @@ def test_what_cannot_be_read_on_disk_is_compiled_anew(loop: Any, suffix: str, co
     path.write_bytes(content)
     assert together([lambda: misses(loop, np.float32)]) == [1]
     assert together([lambda: misses(loop, np.float32)]) == [0]
+
+
+def test_where_no_folder_can_be_written_each_process_compiles_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose file system is read-only, for a user without a home."""
+    name = f"unkept_of_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(LOOP.replace("cache=True", "cache=True, usual='(i8[::1], i8[::1])'"))
+    (tmp_path / "__pycache__").touch()
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    invalidate_caches()
+    loop = import_module(name).loop
+    assert not jit.is_kept(loop)
+    assert not jit.is_to_be_compiled(loop), "what nobody else would find is not compiled ahead"
+    call(loop, np.int64)
+    call(loop, np.float32)
+    del sys.modules[name]

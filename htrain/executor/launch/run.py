@@ -30,6 +30,8 @@ from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
+from htrain.jit import is_kept
+from htrain.ops.bundle import LOOPS
 from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
 from htrain.plan.folder import header_digest
@@ -43,6 +45,10 @@ Hosting = Literal["processes", "threads", "mpi", "ray"]
 # A run in a new folder, on from its last checkpoint, or whichever of these its folder is for.
 Begin = Literal["new", "resume", "either"]
 _RETRIES = 3
+_NOTHING_KEPT = (
+    "no folder for Numba's cache can be written: each process compiles its loops for itself, so that first steps come later; "
+    "let NUMBA_CACHE_DIR name a folder that can"
+)
 
 
 def run_plan(
@@ -188,6 +194,8 @@ def _run(
         ):
             if claim.taken_over:
                 progress.note(f"{settings.run_folder}: taken over from {claim.taken_over}, which is gone")
+            if not is_kept(LOOPS[0]):
+                progress.note(_NOTHING_KEPT)
             holds = began(settings.run_folder) if begin == "either" else "no run"
             if begin == "resume" or holds != "no run":
                 refuse_served(settings.run_folder)
