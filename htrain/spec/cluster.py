@@ -14,6 +14,7 @@ A flat file: every key of it is a field of `Cluster`, and a flag of `htrain comp
 The section `options` of the file says how to train: see `htrain.spec.cluster_file`.
 """
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from htrain.errors import ClusterError
 from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, Device, Role, role_of
 from htrain.spec.fields import about, check, fields_of, parse, wanted
 from htrain.spec.footprint import ROLE_BYTES
+from htrain.spec.machine import core_limit, memory_limit
 from htrain.spec.yaml_file import Entry, read_yaml
 
 GIB = 1024**3
@@ -157,12 +159,13 @@ class Cluster:
 
 
 def this_machine(**counts: Any) -> Cluster:
-    """A cluster of this machine's roles: they share its cores and memory evenly; messages cross the loopback."""
+    """A cluster of this machine's roles: they share its cores and memory evenly, as far as this process may use them; messages cross the loopback."""
     cluster = validated(counts, where="the cluster")
     # Imported where it is asked: a tenth of the time that `htrain --help` takes
-    memory = import_module("psutil").virtual_memory().total
-    share = ROLE_BYTES + (memory - ROLE_BYTES) // max(1, len(cluster.roles))  # as threads they are one process
-    cores = os.cpu_count() or 1
+    memory = int(min(import_module("psutil").virtual_memory().total, memory_limit()))
+    spare = max(0, memory - ROLE_BYTES)
+    share = ROLE_BYTES + spare // max(1, len(cluster.roles))  # as threads they are one process
+    cores = max(1, math.ceil(min(len(os.sched_getaffinity(0)), core_limit())))
     kinds = (TRAINER, GROUP_PS, SPARSE_PS, DENSE_PS)
     limits: dict[str, Any] = {
         f"{kind}_{what}": value
