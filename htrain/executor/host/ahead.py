@@ -14,10 +14,10 @@ from multiprocessing.process import BaseProcess
 from subprocess import DEVNULL
 from typing import Any
 
-from htrain.executor.host.process import end_with_parent, parent_number
+from htrain.executor.host.process import end_with_parent, parent_number, python_command
 from htrain.jit import compile_usual, is_to_be_compiled
 
-_COMMAND = "import sys; from htrain.executor.host.ahead import main; main(*sys.argv[1:])"
+_COMMAND = "from htrain.executor.host.ahead import main; main(*sys.argv[1:])"
 _MOST_PROCESSES = 4
 _MOST_LOOPS = 256  # a byte says which
 
@@ -42,13 +42,9 @@ def compiling(loops: Sequence[Any]) -> Iterator[None]:
     names = [_name_of(loop) for loop in loops if is_to_be_compiled(loop)]
     process: subprocess.Popen[bytes] | None = None
     if names and sys.executable and not getattr(sys, "frozen", False):  # else it is no Python, but the user's program
-        # It looks for modules where this one does, and not in the current folder, as Python does by itself with "-c".
-        command = [sys.executable, "-P", "-c", _COMMAND, str(os.getpid()), *names]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+        command = python_command(_COMMAND, str(os.getpid()), *names)
         with suppress(OSError):
-            process = subprocess.Popen(
-                command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, env=env, start_new_session=True
-            )
+            process = subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
     try:
         yield
     finally:

@@ -84,6 +84,13 @@ def parent_number() -> int | None:
     return parent.pid if parent else None
 
 
+def python_command(code: str, *words: str) -> list[str]:
+    """The command of another Python that runs `code` with `words` as its arguments. It looks for modules where this one does, and not in the current folder,
+    as Python does by itself with "-c": a user's `queue.py` there would be taken for Python's own."""
+    places = [str(place) for place in sys.path]
+    return [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {places!r}; {code}", *words]
+
+
 def _space() -> str:
     """This start of the host, and the space in which its process numbers count; "" where the system does not tell."""
     try:

@@ -28,7 +28,7 @@ from htrain.errors import Error
 from htrain.executor.engine.loops_of_nets import loops_of
 from htrain.executor.host.ahead import compile_ahead
 from htrain.executor.host.left import NOTHING_LEFT, Left, left_by
-from htrain.executor.host.process import end_with_parent, parent_number, settle
+from htrain.executor.host.process import end_with_parent, parent_number, python_command, settle
 from htrain.executor.host.sockets import folder_of
 from htrain.executor.launch.environment import role_environment
 from htrain.executor.launch.play import part_of, play_all
@@ -144,7 +144,7 @@ def start_supervisor(num_threads: int) -> Supervisor:
     ours, theirs = multiprocessing.Pipe()
     with theirs:
         process = psutil.Popen(
-            [sys.executable, "-c", _COMMAND.format(theirs.fileno())],
+            python_command(_COMMAND.format(theirs.fileno())),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=2,  # what a role prints is no part of the launcher's document
