@@ -22,7 +22,6 @@ from htrain.executor.host.threads import NICE
 
 _READ_BYTES = 1 << 16
 _ENDING_SECONDS = 10.0
-_MOST_FILES = os.sysconf("SC_OPEN_MAX")
 _FORKING = threading.Lock()  # what is done around a fork is the whole process's, and libraries refuse one beside another (filelock, which torch needs)
 
 
@@ -119,8 +118,7 @@ def _be_apart(work: Callable[[], bytes], writing: int, parent: int) -> None:
         end_with_parent(parent=parent)
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, NICE)
-        os.closerange(3, writing)
-        os.closerange(writing + 1, _MOST_FILES)
+        _close_all_but(writing)
         try:
             said = b"+" + work()
         except BaseException as error:
@@ -130,3 +128,18 @@ def _be_apart(work: Callable[[], bytes], writing: int, parent: int) -> None:
         status = 0
     finally:
         os._exit(status)
+
+
+def _close_all_but(kept: int) -> None:
+    """Close every open file but `kept` and the three standard ones. Which there are is asked for: the limit of open files says little of it, may be lower than
+    the number of one that was opened before it was set, and a billion where a container sets none."""
+    for place in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            numbers = [int(name) for name in os.listdir(place)]
+            break
+    else:
+        numbers = list(range(max(0, os.sysconf("SC_OPEN_MAX"))))
+    for number in numbers:
+        if number > 2 and number != kept:
+            with suppress(OSError):  # that by which they were listed
+                os.close(number)

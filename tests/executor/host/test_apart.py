@@ -144,3 +144,25 @@ def test_where_the_system_takes_ended_children_it_is_over_all_the_same() -> None
     script = f"{ignores}; from htrain.executor.host.apart import Apart; print(Apart(lambda: b'said').result())"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == ("b'said'\n", "")
+
+
+HIGH = """
+import fcntl, os, resource, socket
+ours, theirs = socket.socketpair()
+high = fcntl.fcntl(ours, fcntl.F_DUPFD, 300)
+ours.close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+import time
+from htrain.executor.host.apart import Apart
+apart = Apart(lambda: time.sleep(30) or b"")
+os.close(high)
+theirs.settimeout(10)
+print(theirs.recv(1))
+apart.kill()
+"""
+
+
+def test_it_holds_no_file_open_that_has_a_higher_number_than_the_limit_allows() -> None:
+    """A limit that was set later, as by a shell's `ulimit -n`, closes nothing; and one of a billion is not counted through."""
+    run = subprocess.run([sys.executable, "-c", HIGH], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("b''\n", "")
