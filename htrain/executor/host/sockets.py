@@ -11,8 +11,9 @@ _NAME_BYTES = 40  # of an endpoint of a role
 
 def sockets_folder() -> Path:
     """A new folder, of mode 0700, with a short name: in TMPDIR, or in /tmp where that is too deep for sockets. Raises RunError where there is none."""
-    for place in (tempfile.gettempdir(), "/tmp"):
+    for find in (tempfile.gettempdir, lambda: "/tmp"):
         try:
+            place = find()  # which fails where neither TMPDIR nor any other place can be written
             if len(place.encode()) + len("/htrain-12345678/") + _NAME_BYTES <= _MOST_BYTES:
                 return Path(tempfile.mkdtemp(prefix="htrain-", dir=place))
         except OSError:

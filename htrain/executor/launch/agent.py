@@ -155,6 +155,7 @@ class _Agent:
         supervisors: Supervisors,
         tell: Callable[[str], None],
     ) -> None:
+        self._folder = _plan_folder()
         self._roles = roles
         self._joining = joining
         self._network = network
@@ -172,7 +173,6 @@ class _Agent:
         self._has_lost = ""  # what the launcher was told of last, which is to be seen to
         self._alone: list[str] = []  # those of its roles that may be begun again alone
         self._again: Counter[str] = Counter()  # how often they were, in this try
-        self._folder = Path(tempfile.mkdtemp(prefix="htrain-plan-"))
 
     def run(self, first: object) -> None:
         """From the launcher's first word to the end of the run. Raises what `play_roles` does, _Trained, _Left and _Lost.
@@ -354,3 +354,13 @@ class _Agent:
         self._outbox.close()
         self._inbox.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _plan_folder() -> Path:
+    """A new folder for a plan that is fetched. Raises RunError where none can be made."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="htrain-plan-"))
+    except OSError as error:
+        raise RunError(
+            f"no folder for the plan: {error.strerror}: let TMPDIR name one that can be written, such as /tmp"
+        ) from error

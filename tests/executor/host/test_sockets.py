@@ -45,3 +45,16 @@ def test_where_none_can_be_made_the_cure_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sockets.tempfile, "mkdtemp", refused)
     with pytest.raises(RunError, match="let TMPDIR name a short one"):
         sockets_folder()
+
+
+def test_a_tmpdir_that_is_gone_leaves_tmp_and_no_place_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(sockets.tempfile, "gettempdir", nowhere)
+    folder = sockets_folder()
+    assert folder.parent == Path("/tmp")
+    folder.rmdir()
+    monkeypatch.setattr(sockets.tempfile, "mkdtemp", lambda **_: nowhere())
+    with pytest.raises(RunError, match="let TMPDIR name a short one"):
+        sockets_folder()
