@@ -220,6 +220,33 @@ def test_too_few_open_files_are_named_with_their_cure(scheme: str, spare: int) -
     assert re.match(r"trainer:0:\d+: no socket can be opened: Too many open files.*ulimit -n", run.stdout)
 
 
+SHORT_OF_THREADS = """
+import resource, sys
+import psutil
+from htrain.errors import RunError
+from tests.support.ports import network_of, remove
+network = network_of(sys.argv[1])
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + (4 << 20), hard))  # the stack of a thread takes more
+try:
+    network.inbox("trainer:0:0")
+except RunError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+network.inbox("trainer:0:0").close()
+network.close()
+remove(network.folder)
+"""
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_too_few_threads_are_named_with_their_cure(scheme: str) -> None:
+    """As where a container's number of processes is limited. In a process of its own: ZeroMQ aborts where it is the one to find out."""
+    run = subprocess.run([sys.executable, "-c", SHORT_OF_THREADS, scheme], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert re.match(r"trainer:0:0: no socket can be opened: Resource temporarily unavailable.*ulimit -u", run.stdout)
+
+
 def test_whoever_has_not_the_keys_of_a_run_is_not_heard() -> None:
     keys = Keys.new()
     token = new_token()  # that the strangers know it is of no use to them

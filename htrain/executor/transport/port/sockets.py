@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from weakref import WeakSet
 
 import zmq
 from zmq.utils.garbage import gc as sent_memory
@@ -14,7 +15,9 @@ BUFFER_BYTES = (
     4 << 20
 )  # of a folder's socket, or what the system allows: unlike those of TCP they do not grow by themselves
 _FILES_OF_A_SOCKET = 8  # its mailbox, the listener or connection, the resolver's, and some for the other threads
+_THREADS_OF_A_CONTEXT = 2  # that for IO, and that which closes sockets: they begin with its first socket
 _KEEPER_LOCK = threading.Lock()
+_BEGUN: "WeakSet[zmq.Context]" = WeakSet()  # contexts that have their threads
 _keeps_in: int | None = None  # the process whose memory the thread of pyzmq keeps; its forks have none
 
 
@@ -23,7 +26,11 @@ def open_socket(context: zmq.Context, kind: int, name: str) -> zmq.Socket:
     try:
         _keep_sent_memory()
         _reserve_files()
-        return context.socket(kind)
+        if context not in _BEGUN:
+            _reserve_threads(_THREADS_OF_A_CONTEXT)
+        socket = context.socket(kind)
+        _BEGUN.add(context)
+        return socket
     except zmq.ZMQError as error:
         raise RunError(f"{name}: no socket can be opened: {reason(error)}") from error
 
@@ -35,8 +42,13 @@ def descriptor_of(socket: zmq.Socket) -> int:
 
 def reason(error: zmq.ZMQError) -> str:
     """What went wrong, and what helps."""
-    cure = "; allow this process more open files (ulimit -n)" if error.errno == errno.EMFILE else ""
-    return zmq.strerror(error.errno or 0) + cure
+    return zmq.strerror(error.errno or 0) + _CURES.get(error.errno or 0, "")
+
+
+_CURES = {
+    errno.EMFILE: "; allow this process more open files (ulimit -n)",
+    errno.EAGAIN: "; allow this user, or its container, more processes and threads (ulimit -u)",
+}
 
 
 def _keep_sent_memory() -> None:
@@ -52,6 +64,7 @@ def _keep_sent_memory() -> None:
     with _KEEPER_LOCK:
         if not sent_memory.is_alive():
             _reserve_files()
+            _reserve_threads(1 + _THREADS_OF_A_CONTEXT)
             sent_memory.start()
             zmq.Frame(
                 bytes(1), copy=False, copy_threshold=0
@@ -70,3 +83,20 @@ def _reserve_files() -> None:
     finally:
         for file in files:
             os.close(file)
+
+
+def _reserve_threads(count: int) -> None:
+    """Raises ZMQError when fewer threads can be begun than a context needs: ZeroMQ aborts the process where it finds out itself."""
+    end = threading.Event()
+    begun: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=end.wait, daemon=True)
+            thread.start()
+            begun.append(thread)
+    except RuntimeError as error:
+        raise zmq.ZMQError(errno.EAGAIN) from error
+    finally:
+        end.set()
+        for thread in begun:
+            thread.join()
