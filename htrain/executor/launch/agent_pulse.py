@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from htrain.errors import Error
 from htrain.executor.launch.pulse import LAUNCHER_SECONDS
 from htrain.executor.transport.link import LAUNCHER
 from htrain.executor.transport.port import Network
@@ -27,6 +28,7 @@ class AgentPulse:
         self._network = network
         self._book = book
         self._is_untaken = False
+        self._error: Error | None = None
         self._silence = 0.0
         self._listened = time.monotonic()
         self._stopping = threading.Event()
@@ -39,7 +41,9 @@ class AgentPulse:
         return self._is_untaken or self._silence > LAUNCHER_SECONDS
 
     def listened(self, *, heard: bool) -> None:
-        """The agent has looked for messages."""
+        """The agent has looked for messages. Raises what has ended the thread, such as RunError where no socket can be opened."""
+        if self._error:
+            raise self._error
         now = time.monotonic()
         self._silence = 0.0 if heard else self._silence + min(now - self._listened, _MOST_SECONDS)
         self._listened = now
@@ -57,5 +61,7 @@ class AgentPulse:
                 if outbox.offer(LAUNCHER, Here(self._agent, self._address if self._silence > _ASK_SECONDS else "")):
                     taken = time.monotonic()
                 self._is_untaken = time.monotonic() - taken > _GONE_SECONDS
+        except Error as error:
+            self._error = error
         finally:
             outbox.close()

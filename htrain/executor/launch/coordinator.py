@@ -265,7 +265,7 @@ class Coordinator:
             return result
 
     def _events(self, pool: WorkerPool) -> Iterator[Event]:
-        """What comes, one after another, without end. Raises RunError for a message that cannot be read."""
+        """What comes, one after another, without end. Raises RunError for a message that cannot be read, and what keeps roles from hearing of the launcher."""
         interrupt, is_told, has_left = self._outside.interrupt, False, False
         beside = (self._outside.validations, self._outside.publications)
         while True:
@@ -289,6 +289,8 @@ class Coordinator:
                 if known := part.news():
                     yield known
             self._outside.give_sign()
+            if self._pulse:
+                self._pulse.check()
             yield Listened()
 
     def _carry_out(self, said: Instruction, events: Iterator[Event], pool: WorkerPool) -> Any:

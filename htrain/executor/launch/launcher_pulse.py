@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 
+from htrain.errors import Error
 from htrain.executor.transport.port import Network
 from htrain.executor.transport.wire import Order
 
@@ -11,7 +12,7 @@ _PINGS_A_SECOND, _MOST_SECONDS = 500, 2.0
 
 
 class LauncherPulse:
-    """Speaks from its start to its stop, whatever the launcher itself is busy with; `give_sign` is called as often."""
+    """Speaks from its start to its stop, whatever the launcher itself is busy with; `give_sign` is called as often. What keeps it from it, `check` raises."""
 
     def __init__(self, network: Network, book: Mapping[str, str], give_sign: Callable[[], None]) -> None:
         self._network = network
@@ -19,8 +20,14 @@ class LauncherPulse:
         self._give_sign = give_sign
         self._every_seconds = min(_MOST_SECONDS, max(_PING_SECONDS, len(self._book) / _PINGS_A_SECOND))
         self._stopping = threading.Event()
+        self._error: Error | None = None
         self._thread = threading.Thread(target=self._run, name="launcher/pulse", daemon=True)
         self._thread.start()
+
+    def check(self) -> None:
+        """Raises what has ended the thread, such as RunError where no socket can be opened: roles would take the launcher for one that is gone."""
+        if self._error:
+            raise self._error
 
     def stop(self) -> None:
         """End the thread."""
@@ -35,5 +42,7 @@ class LauncherPulse:
                     outbox.offer(name, Order("ping"))
                 self._give_sign()
                 self._stopping.wait(self._every_seconds)
+        except Error as error:
+            self._error = error
         finally:
             outbox.close()

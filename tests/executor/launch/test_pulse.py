@@ -5,15 +5,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 import psutil
 import pytest
 
 import htrain.executor.launch.pulse as module
-from htrain.errors import PeerLost
+from htrain.errors import PeerLost, RunError
 from htrain.executor.host.process import Process, this_process
+from htrain.executor.launch.agent_pulse import AgentPulse
 from htrain.executor.launch.launcher_pulse import LauncherPulse
 from htrain.executor.launch.pulse import Pulse, beat_seconds
 from htrain.executor.transport.link import LAUNCHER, Launcher
@@ -140,3 +142,25 @@ def test_a_role_that_cannot_end_by_itself_goes_with_its_process(
     assert ended.wait(10)
     pulse.stop()
     inbox.close()
+
+
+@pytest.mark.parametrize("whose", ["the launcher's", "an agent's"])
+def test_a_pulse_that_cannot_be_sent_is_told_to_whose_it_is(network: Network, whose: str) -> None:
+    """As where no more files can be opened. Nobody would know else, and others would take the launcher for one that is gone."""
+    pulse: LauncherPulse | AgentPulse
+    if whose == "an agent's":
+        pulse = AgentPulse("agent", "tcp://127.0.0.1:1", network, {LAUNCHER: "nowhere"})
+        look: Callable[[], None] = partial(pulse.listened, heard=True)
+    else:
+        pulse = LauncherPulse(network, {f"{ROLE}/pulse": "nowhere"}, lambda: None)
+        look = pulse.check
+    with pytest.raises(RunError, match="has the address 'nowhere', which is none"):
+        until_it_raises(look)
+    pulse.stop()
+
+
+def until_it_raises(look: Callable[[], None]) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        look()
+        time.sleep(0.01)
