@@ -8,6 +8,7 @@ Standard output holds a command's document alone. What else writes there, a mode
 led to standard error. HTRAIN_TRACEBACK=1 adds Python's traceback to any error.
 """
 
+import errno
 import gc
 import io
 import os
@@ -19,16 +20,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
 from htrain.errors import Error
 from htrain.printable import one_line, printable
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 _BUG = 3
 _LOST_SECONDS = 0.5  # until an exception that a library has swallowed is missed
 _SOON_SECONDS = 0.01
+_NO_THREAD = "can't start new thread"
+_CURES = {
+    errno.EMFILE: ": allow this process more of them (ulimit -n)",
+    errno.EAGAIN: ": allow this user more processes (ulimit -u), or more memory",
+}  # by what the system refuses
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
 
 
@@ -103,8 +112,18 @@ def open_door(commands: click.Command) -> NoReturn:
     except BrokenPipeError:
         status = status or 1
     except OSError as error:
-        status = status or _say(f"standard output: {error.strerror}", 1)
+        status = status or _say(*_told(error))
     sys.exit(status)
+
+
+class _Document(io.FileIO):
+    """Standard output, which says that it is that where it takes no more: an error of another file, or of none, says something else."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def take_standard_output() -> TextIO:
@@ -117,7 +136,8 @@ def take_standard_output() -> TextIO:
     own = os.dup(1)
     os.dup2(2, 1)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout = io.TextIOWrapper(open(own, "wb"), encoding, "backslashreplace", line_buffering=os.isatty(own))  # noqa: SIM115  stays open
+    document = io.BufferedWriter(_Document(own, "wb"))
+    sys.stdout = io.TextIOWrapper(document, encoding, "backslashreplace", line_buffering=os.isatty(own))
     if not sys.stderr:
         words = open(2, "wb", closefd=False)  # noqa: SIM115
         sys.stderr = io.TextIOWrapper(words, encoding, "backslashreplace", line_buffering=True)
@@ -180,7 +200,10 @@ def _told(error: BaseException) -> tuple[str, int]:
             1,
         )
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'standard output'}: {error.strerror}", 1
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}{_CURES.get(error.errno or 0, '')}", 1
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return f"no thread can be started{_CURES[errno.EAGAIN]}", 1
     return (
         f"{type(error).__name__}: {error} ({_place(error)}): this is a bug of htrain; HTRAIN_TRACEBACK=1 shows its way here",
         _BUG,

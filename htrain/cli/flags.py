@@ -5,7 +5,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -316,13 +316,15 @@ def documents() -> TextIO:
 
 
 def tell(text: str) -> None:
-    """A line of news, on standard error."""
-    click.echo(one_line(text), err=True)
+    """A line of news, on standard error. A command does not depend on it: what a disk that is full, or a reader that is gone, does not take is left out."""
+    with suppress(OSError):
+        click.echo(one_line(text), err=True)
 
 
 def tell_table(text: str) -> None:
-    """News of several lines, on standard error."""
-    click.echo(printable(text), err=True)
+    """News of several lines, on standard error, as far as it takes them."""
+    with suppress(OSError):
+        click.echo(printable(text), err=True)
 
 
 def cluster_of(cluster_file: Path | None, flag_values: Mapping[str, Any], *, here: bool) -> Cluster:

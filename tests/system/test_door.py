@@ -179,6 +179,41 @@ def test_a_full_disk_behind_standard_output_is_one_line(
     assert (run.returncode, told) == (1, b"htrain: standard output: No space left on device\n")
 
 
+def test_news_that_a_full_disk_does_not_take_ends_no_command(
+    started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """A log on standard error fills its disk up while the command has hours of work behind it."""
+    (tmp_path / "train.libfm").write_text("1 0:1 7:1\n-1 3:1 8:1\n" * 20)
+    with open("/dev/full", "wb") as full:
+        words = ["partition", "libfm:train.libfm?rows=10", "--workers", "2", "--batch", "4", "--out", "p.safetensors"]
+        run = started(tmp_path, *words, stderr=full.fileno())
+        run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert (tmp_path / "p.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [
+        ("OSError(24, os.strerror(24))", "Too many open files: allow this process more of them (ulimit -n)"),
+        ("OSError(11, os.strerror(11))", "Resource temporarily unavailable: allow this user more processes (ulimit -u), or more memory"),
+        ("OSError(28, os.strerror(28), 'a.tsv')", "a.tsv: No space left on device"),
+        ('RuntimeError("can\'t start new thread")', "no thread can be started: allow this user more processes (ulimit -u), or more memory"),
+    ],
+)  # fmt: skip
+def test_what_the_system_refuses_is_named_with_its_cure_and_not_as_standard_outputs(
+    raised: str, says: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "refused.py"
+    script.write_text(
+        "import os, sys\nimport htrain.plan.plan, htrain.cli.app\n"
+        f"def refused(folder):\n    raise {raised}\n"
+        "htrain.plan.plan.load_plan = refused\nsys.argv = ['htrain', 'show', 'plan']\nhtrain.cli.app.main()\n"
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", f"htrain: {says}\n")
+
+
 def test_a_bug_is_called_one_and_its_traceback_is_there_for_who_asks(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text(
