@@ -167,15 +167,19 @@ def _status(command: click.Command, signals: Signals) -> int:
 
 def _check_words(words: list[str]) -> None:
     """Raises UsageError for words that no file of ours could hold, and for a current folder that is gone."""
+    encoding = sys.getfilesystemencoding()
+    what = (
+        "UTF-8 text" if encoding == "utf-8" else f"{encoding} text, which this Python takes names for: set PYTHONUTF8=1"
+    )
     for place, word in enumerate(words, 1):
         if any("\udc80" <= c <= "\udcff" for c in word):
-            raise click.UsageError(f"argument {place}, '{word}', is not UTF-8 text")
+            raise click.UsageError(f"argument {place}, '{word}', is not {what}")
     try:
         os.getcwd().encode()
     except FileNotFoundError as error:
         raise click.UsageError("the current folder has been removed") from error
     except UnicodeEncodeError as error:
-        raise click.UsageError("the name of the current folder is not UTF-8 text") from error
+        raise click.UsageError(f"the name of the current folder is not {what}") from error
 
 
 def _told(error: BaseException) -> tuple[str, int]:

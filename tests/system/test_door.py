@@ -214,6 +214,16 @@ def test_what_the_system_refuses_is_named_with_its_cure_and_not_as_standard_outp
     assert (run.returncode, run.stdout, run.stderr) == (1, "", f"htrain: {says}\n")
 
 
+def test_names_that_python_was_told_to_take_for_ascii_are_not_said_to_be_no_utf_8(tmp_path: Path) -> None:
+    ascii_names = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    run = subprocess.run(
+        [sys.executable, "-m", "htrain", "show", "plän"], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **ascii_names},
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert run.stderr.endswith(" is not ascii text, which this Python takes names for: set PYTHONUTF8=1\n"), run.stderr
+
+
 def test_a_bug_is_called_one_and_its_traceback_is_there_for_who_asks(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text(
