@@ -93,7 +93,12 @@ def wait_until_held(run: Path, process: Process, place: str, *, trainers: int = 
 
 def wait_for_examples(run: Path, process: Process, count: int) -> None:
     """Until the run's metrics, which are written about twice a second, tell of `count` examples: for runs that do not end by themselves."""
-    wait_until(lambda: max(_examples(run / "metrics.jsonl"), default=0) >= count, process, f"{count} examples")
+    wait_until(lambda: num_trained(run) >= count, process, f"{count} examples")
+
+
+def num_trained(run: Path) -> int:
+    """The examples that the run's metrics tell of."""
+    return max(_examples(run / "metrics.jsonl"), default=0)
 
 
 def wait_until_all_train(run: Path, process: Process, *trainers: str) -> None:

@@ -21,6 +21,7 @@ from whole_runs import (
     held_command,
     let_go,
     libfm,
+    num_trained,
     start,
     start_anew,
     start_held,
@@ -281,6 +282,28 @@ def test_a_launcher_that_sleeps_finds_its_roles_where_they_were(small: tuple[Pat
     process.send_signal(signal.SIGCONT)
     time.sleep(3)
     assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert "stopped after" in last_line(process)
+
+
+def test_a_run_that_is_frozen_as_a_whole_goes_on_where_it_was(run: Callable[..., Started], tmp_path: Path) -> None:
+    """As where a container is paused, a batch system suspends a job, or a host sleeps: nobody has waited meanwhile."""
+    folder = tmp_path / "run"
+    process = run("--out", str(folder), *ENDLESS, "--deadline-seconds", "2")
+    wait_until_all_train(folder, process, "trainer:0:0", "trainer:1:0")
+    roles = roles_of(folder)
+    servers = [roles[role] for role in roles if not role.startswith("trainer")]
+    others = [process.pid, *(roles[role] for role in roles if role.startswith("trainer"))]
+    for pids, seconds in ((servers, 0.5), (others, 4.0)):  # trainers wait for an answer
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+    for pids, seconds in ((others, 0.2), (servers, 0.0)):
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(seconds)
+    for _ in range(2):  # the first report may be of what was trained before
+        wait_for_examples(folder, process, num_trained(folder) + 1)
     process.send_signal(signal.SIGINT)
     assert "stopped after" in last_line(process)
 

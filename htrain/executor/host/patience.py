@@ -1,5 +1,10 @@
 """How long a role waits for others before it gives up."""
 
+import time
+
+LOOK_SECONDS = 0.5  # between two looks at a wait
+_MOST_SECONDS = 1.0  # that count between two looks
+
 
 class Patience:
     """`deadline_seconds` once the role is warm, and `warm_up_seconds` until then: in the first steps loops are compiled and connections made, by every
@@ -18,3 +23,30 @@ class Patience:
     def seconds(self) -> float:
         """The longest wait that begins now."""
         return self._deadline_seconds if self._is_warm else self._warm_up_seconds
+
+    def begin(self) -> "Wait":
+        """A wait that begins now."""
+        return Wait(self.seconds)
+
+
+class Wait:
+    """A wait of `seconds` at most, for one thread, which looks at it each half second. A process that was stopped has not waited: as one whose container was
+    frozen, whose batch system has suspended it, or whose host was, and those that it waits for with it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._waited = 0.0
+        self._looked = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """A look: whether it has been waited for longer."""
+        now = time.monotonic()
+        self._waited += min(now - self._looked, _MOST_SECONDS)
+        self._looked = now
+        return self._waited >= self.seconds
+
+    @property
+    def until_next_look(self) -> float:
+        """Seconds to wait for, before it is to be looked at again."""
+        return max(0.0, min(LOOK_SECONDS, self.seconds - self._waited))

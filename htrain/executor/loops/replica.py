@@ -12,7 +12,7 @@ from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine, Pass
 from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import Send, Stage
-from htrain.executor.host.patience import Patience
+from htrain.executor.host.patience import LOOK_SECONDS, Patience
 from htrain.executor.host.watch import Activity
 from htrain.executor.roles.endpoints import endpoint_of
 from htrain.executor.roles.replica import (
@@ -132,15 +132,23 @@ class Replica:
         return ready
 
     def _await_grant(self, context: Context) -> None:
-        began, seconds = time.monotonic(), self._patience.seconds
+        began, wait = time.monotonic(), self._patience.begin()
+        try:
+            while not self._is_granted(wait.until_next_look):
+                if wait.is_over:
+                    raise PeerLost(
+                        f"{self.endpoint}: step {context.step} waited {wait.seconds:.0f} s for slower replicas to write first"
+                    )
+        finally:
+            self.seconds_waited += time.monotonic() - began
+
+    def _is_granted(self, seconds: float) -> bool:
+        """Whether the step may write, or may within so many seconds."""
         try:
             self._grants.get(timeout=seconds)
         except queue.Empty:
-            raise PeerLost(
-                f"{self.endpoint}: step {context.step} waited {seconds:.0f} s for slower replicas to write first"
-            ) from None
-        finally:
-            self.seconds_waited += time.monotonic() - began
+            return False
+        return True
 
     def _sender(self, state: Pass) -> Send:
         def send(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:
@@ -155,12 +163,12 @@ class Replica:
 
     def _await_message(self, step: Step) -> tuple[Context, Bundle]:
         """Wait for one message."""
-        began, seconds = time.monotonic(), self._patience.seconds
-        while not (got := self._take_message(0.5)):
-            if self.stopping() or time.monotonic() > began + seconds:
+        began, wait = time.monotonic(), self._patience.begin()
+        while not (got := self._take_message(LOOK_SECONDS)):
+            if wait.is_over or self.stopping():
                 waited = ", ".join(step.engine.missing(step.state))
                 raise PeerLost(
-                    f"{self.endpoint}: nothing from {waited} for {seconds:.0f} s at step {step.state.context.step}"
+                    f"{self.endpoint}: nothing from {waited} for {wait.seconds:.0f} s at step {step.state.context.step}"
                 )
         self.seconds_waited += time.monotonic() - began
         return got

@@ -1,7 +1,6 @@
 """The background thread that keeps a holder's dense weights near their centres: carries out what its machine says (HT 2.2, ShadowSync)."""
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -11,7 +10,7 @@ from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Pass
 from htrain.executor.engine.program import Stage
-from htrain.executor.host.patience import Patience
+from htrain.executor.host.patience import Patience, Wait
 from htrain.executor.host.threads import begin_thread
 from htrain.executor.host.watch import Activity
 from htrain.executor.roles.sync import Await, Hold, Instruction, Release, RoundEnds, RunStage, SyncMachine
@@ -54,7 +53,7 @@ class SyncLoop:
         self._thread = threading.Thread(target=self._guarded, name=machine.endpoint, daemon=True)
         self._book: dict[str, str] = {}
         self._bell: Outbox | None = None
-        self._deadline = 0.0  # of the round under way
+        self._wait: Wait | None = None  # for the round under way
 
     def start(self, book: dict[str, str]) -> None:
         """Run rounds from now on. `book` has the addresses of all endpoints that are sent to, by name."""
@@ -160,7 +159,7 @@ class SyncLoop:
             self._held.release_writes()
         elif isinstance(instruction, RoundEnds):
             self.sent_to = sent_by_role([outbox])
-            self._deadline = 0.0
+            self._wait = None
         return None
 
     def _run(self, state: Pass, stage: Stage, outbox: Outbox) -> list[Stage]:
@@ -176,22 +175,23 @@ class SyncLoop:
     def _hold(self, number: int) -> None:
         if self._held:
             self._held.hold_writes()
-            if not self._held.await_rest(self._patience.seconds):
-                raise PeerLost(
-                    f"{self.machine.endpoint}: a step has written weights for {self._patience.seconds:.0f} s before round {number}"
-                )
+            wait = self._patience.begin()
+            while not self._held.await_rest(wait.until_next_look):
+                if wait.is_over:
+                    raise PeerLost(
+                        f"{self.machine.endpoint}: a step has written weights for {wait.seconds:.0f} s before round {number}"
+                    )
 
     def _await(self, state: Pass | None) -> tuple[Context, Bundle] | None:
         """A message with values; None where none has come for a while, or a call to look what is due. Raises PeerLost for a round without an answer."""
-        seconds = self._patience.seconds
         if state:
-            self._deadline = self._deadline or time.monotonic() + seconds
-        got = self.inbox.receive(min(_IDLE_SECONDS, seconds))
+            self._wait = self._wait or self._patience.begin()
+        got = self.inbox.receive(min(_IDLE_SECONDS, self._patience.seconds))
         message = (got[0].context, got[1]) if got and isinstance(got[0], Values) else None
         answers = state and message and message[0] == state.context and message[1]
-        if state and not answers and time.monotonic() > self._deadline:
+        if state and not answers and self._wait and self._wait.is_over:
             missing = ", ".join(self.machine.engine.missing(state))
             raise PeerLost(
-                f"{self.machine.endpoint}: no answer from {missing} to round {state.context.step} within {seconds:.0f} s"
+                f"{self.machine.endpoint}: no answer from {missing} to round {state.context.step} within {self._wait.seconds:.0f} s"
             )
         return message

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from msgspec import structs
 
 from htrain.errors import Error, PeerLost, RunError
+from htrain.executor.host.patience import Wait
 from htrain.executor.host.threads import begin_thread
 from htrain.executor.transport.port import Network, Outbox
 from htrain.executor.transport.wire import Values
@@ -145,12 +146,13 @@ class CollectiveLoop:
 
     def verdict(self, step: int, deadline_seconds: float) -> Verdict:
         """What all trainers said with a step. Raises PeerLost when the step has not been reduced within the deadline."""
+        wait = Wait(deadline_seconds)
         with self._verdict_made:
-            done = self._verdict_made.wait_for(lambda: step in self._verdicts or self.error, deadline_seconds)
+            while not self._verdict_made.wait_for(lambda: step in self._verdicts or self.error, wait.until_next_look):
+                if wait.is_over:
+                    raise PeerLost(f"{self.endpoint}: step {step} was not reduced within {deadline_seconds:.0f} s")
             if self.error:
                 raise self.error
-            if not done:
-                raise PeerLost(f"{self.endpoint}: step {step} was not reduced within {deadline_seconds:.0f} s")
             return self._verdicts.pop(step)
 
     def stop(self) -> None:
