@@ -17,7 +17,8 @@ from typing import Any
 from htrain.executor.host.process import end_with_parent, parent_number, python_command
 from htrain.jit import compile_usual, is_to_be_compiled
 
-_COMMAND = "from htrain.executor.host.ahead import main; main(*sys.argv[1:])"
+_IMPORTS = "from htrain.executor.host.ahead import main"
+_CALL = "main(*sys.argv[1:])"
 _MOST_PROCESSES = 4
 _MOST_LOOPS = 256  # a byte says which
 
@@ -42,7 +43,7 @@ def compiling(loops: Sequence[Any]) -> Iterator[None]:
     names = [_name_of(loop) for loop in loops if is_to_be_compiled(loop)]
     process: subprocess.Popen[bytes] | None = None
     if names and sys.executable and not getattr(sys, "frozen", False):  # else it is no Python, but the user's program
-        command = python_command(_COMMAND, str(os.getpid()), *names)
+        command = python_command(_IMPORTS, _CALL, str(os.getpid()), *names)
         with suppress(OSError):
             process = subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
     try:

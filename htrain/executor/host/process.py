@@ -84,11 +84,17 @@ def parent_number() -> int | None:
     return parent.pid if parent else None
 
 
-def python_command(code: str, *words: str) -> list[str]:
-    """The command of another Python that runs `code` with `words` as its arguments. It looks for modules where this one does, and not in the current folder,
-    as Python does by itself with "-c": a user's `queue.py` there would be taken for Python's own."""
+def python_command(imports: str, call: str, *words: str) -> list[str]:
+    """The command of another Python that imports something of htrain's, and then runs `call`, with `words` as its arguments. In the end it looks for modules
+    where this one does. While it imports, it does not look in the current folder, as Python does by itself with "-c", and as notebooks do later: a user's
+    `queue.py` there would be taken for Python's own."""
     places = [str(place) for place in sys.path]
-    return [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {places!r}; {code}", *words]
+    elsewhere = [
+        *filter(None, places),
+        str(Path(__file__).parents[3]),
+    ]  # where htrain is, if only the current folder says so
+    code = f"import sys; sys.path[:] = {elsewhere!r}; {imports}; sys.path[:] = {places!r}; {call}"
+    return [sys.executable, "-P", "-c", code, *words]
 
 
 def _space() -> str:

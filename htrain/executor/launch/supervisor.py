@@ -41,9 +41,7 @@ from htrain.own.registry import load_own
 from htrain.plan.plan import load_part
 from htrain.printable import one_line
 
-_COMMAND = (
-    "import gc; gc.disable(); from htrain.executor.launch.supervisor import main; main({})"  # until all is imported
-)
+_IMPORTS = "import gc; gc.disable(); from htrain.executor.launch.supervisor import main"  # until all is imported
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # for the launcher to decide
 _TICK_SECONDS = 0.5  # a process that a role has forked may hold open what would tell of the role's end
 _LAST_SECONDS = 3.0  # for roles that are on their way out
@@ -144,7 +142,7 @@ def start_supervisor(num_threads: int) -> Supervisor:
     ours, theirs = multiprocessing.Pipe()
     with theirs:
         process = psutil.Popen(
-            python_command(_COMMAND.format(theirs.fileno())),
+            python_command(_IMPORTS, f"main({theirs.fileno()})"),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=2,  # what a role prints is no part of the launcher's document

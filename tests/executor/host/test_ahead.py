@@ -142,7 +142,7 @@ def test_beside_something_else_one_is_compiled_by_another_process(loops: Any) ->
 
 
 def test_none_is_left_where_something_else_is_done_sooner(loops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("htrain.executor.host.ahead._COMMAND", "import time; time.sleep(60)")
+    monkeypatch.setattr("htrain.executor.host.ahead._IMPORTS", "import time; time.sleep(60)")
     before = psutil.Process().children()
     with compiling([loops.many]):
         (child,) = set(psutil.Process().children()).difference(before)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import htrain
 
 ROOT = Path(htrain.__file__).parents[1]
@@ -70,21 +72,28 @@ def test_what_roles_say_goes_to_standard_error_and_none_of_it_to_the_document_of
 
 
 STARTS = """
-import threading
+import sys, threading
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 import htrain.executor.launch.supervisor as module
+{before}
 supervisor = module.start_supervisor(1)
 supervisor.connection.close()
 print(supervisor.process.wait(60))
 """
 
 
-def test_a_file_in_the_current_folder_is_not_taken_for_a_module_of_pythons(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["", "sys.path.insert(0, '')"], ids=["a command", "a notebook"])
+def test_a_file_in_the_current_folder_is_not_taken_for_a_module_of_pythons(before: str, tmp_path: Path) -> None:
     """As `htrain role` is started wherever its user stands; and as notebooks are, beside whose files those of Python's own names lie."""
     for name in ("multiprocessing", "shutil", "htrain"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the current folder')")
     done = subprocess.run(
-        [sys.executable, "-P", "-c", STARTS], capture_output=True, text=True, timeout=100, cwd=tmp_path,
+        [sys.executable, "-P", "-c", STARTS.format(before=before)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        check=False,
+    )
     assert (done.stdout, done.stderr) == ("0\n", "")
