@@ -1,6 +1,7 @@
 """An agent whose launcher goes, is started again, or has something else in its place meanwhile."""
 
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from htrain.errors import Error, PeerLost, UsageError
+from htrain.errors import Error, PeerLost, RunError, UsageError
 from htrain.executor.launch import agent, agent_pulse
 from htrain.executor.launch.joining import Joining
 from htrain.executor.launch.reception import Reception
@@ -181,3 +182,15 @@ def test_a_launcher_that_is_started_again_before_it_is_missed_is_joined(
         "\n".join(playing.news)
     )
     finish(second, playing)
+
+
+def test_an_agent_without_a_place_for_the_plan_says_so_and_names_tmpdir(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    place.launch()
+    error = Playing(place, seconds=1.0).ends()
+    assert isinstance(error, RunError)
+    assert str(error) == (
+        "no folder for the plan: No such file or directory: let TMPDIR name one that can be written, such as /tmp"
+    )
