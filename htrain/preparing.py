@@ -32,7 +32,7 @@ from htrain.data.pack import pack as pack_rows
 from htrain.data.pack import pack_table
 from htrain.data.pack_by_partition import PackedParts, pack_by_partition
 from htrain.data.partition_file import PartitionFile
-from htrain.data.streamed import is_stream, open_stream
+from htrain.data.streamed import arrow_of, is_stream, open_stream
 from htrain.data.vocabulary_file import Limits, Vocabularies, write_vocabulary
 from htrain.errors import UsageError
 from htrain.plan.plan import Plan
@@ -213,7 +213,7 @@ def _table(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> 
     layout = _layout(function, data, schema)
     wanted = "FORMAT:PATH, or a table, or batches of one," if function == "pack" else "a table"
     try:
-        table = data if isinstance(data, pa.Table) else pa.table(data)
+        table = data if isinstance(data, pa.Table) else arrow_of(data, layout.columns)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise UsageError(
             f"{function}: data is a {kind}: want {wanted} that Arrow takes ({' '.join(str(error).split())[:200]})"

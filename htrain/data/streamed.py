@@ -4,7 +4,8 @@ DataFrames, or examples one by one.
 They are read once, and no more of them are held than make a block. Their rows are in blocks as those of a table in memory are, however large the batches.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -18,7 +19,7 @@ from htrain.data.layout import Layout
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
-from htrain.errors import DataError
+from htrain.errors import DataError, Error
 
 
 def is_stream(data: object) -> bool:
@@ -33,6 +34,20 @@ def open_stream(data: Any, layout: Layout, name: str) -> Dataset:
     # A dataset of PyTorch may give examples without an end where it is iterated over as a sequence: it need not raise IndexError.
     given = data if hasattr(data, "__iter__") else (data[i] for i in range(len(data)))
     return Dataset(StreamSource(given, layout, name), layout.schema, is_timed=bool(layout.time))
+
+
+def arrow_of(data: Any, columns: Collection[str]) -> pa.Table:
+    """A table of what Arrow takes for one. Of a DataFrame of pandas, which has columns of any Python objects, the others need be of no type that Arrow knows.
+
+    Raises TypeError, ValueError and ArrowException.
+    """
+    try:
+        return pa.table(data)
+    except (TypeError, ValueError, pa.ArrowException):
+        pandas = sys.modules.get("pandas")
+        if pandas is None or not isinstance(data, pandas.DataFrame):
+            raise
+        return pa.table(data.loc[:, [str(name) in columns for name in data.columns]])
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ class StreamSource:
 
     def _tables(self) -> Iterator[pa.Table]:
         """Each batch as a table; examples that come one by one are put together."""
-        given = iter(self.given)
+        given = self._items()
         number = 0
         for item in given:
             number += 1
@@ -95,6 +110,19 @@ class StreamSource:
             some = [item, *islice(given, MAX_BLOCK_ROWS - 1)]
             yield self._table(some, number)
             number += len(some) - 1
+
+    def _items(self) -> Iterator[Any]:
+        """What comes, one after another. Raises DataError for what the user's own code raises: an OSError would be taken for one of the packed file."""
+        number = 0
+        try:
+            for item in self.given:
+                number += 1
+                yield item
+        except (Error, pa.ArrowException):
+            raise
+        except Exception as error:
+            what = f"{self.name}: batch or example {number + 1} cannot be had: {type(error).__name__}"
+            raise DataError(f"{what}: {_ends(error)}") from error
 
     def _is_example(self, item: Any, number: int) -> bool:
         if not isinstance(item, Mapping):
@@ -107,7 +135,9 @@ class StreamSource:
         return isinstance(label, str) or not hasattr(label, "__len__") or getattr(label, "ndim", 1) == 0
 
     def _together(self, some: list[Any], number: int) -> dict[str, Any]:
-        names = some[0].keys() if isinstance(some[0], Mapping) else ()
+        if not some or not isinstance(some[0], Mapping):
+            raise TypeError(f"its first entry is a {type(some[0]).__name__}" if some else "it is empty")
+        names = some[0].keys()
         for place, item in enumerate(some):
             if not isinstance(item, Mapping) or item.keys() != names:
                 raise DataError(f"{self.name}: example {number + place} has other columns than example {number}")
@@ -118,7 +148,11 @@ class StreamSource:
             item = self._together(item, number) if isinstance(item, list) else item
             if isinstance(item, Mapping):
                 return pa.table(dict(self._columns(item)))
-            table = pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else pa.table(item)
+            table = (
+                pa.Table.from_batches([item])
+                if isinstance(item, pa.RecordBatch)
+                else arrow_of(item, self.layout.columns)
+            )
             return table.select([name for name in self.layout.columns if name in table.column_names])
         except (TypeError, ValueError, RuntimeError, pa.ArrowException) as error:
             raise DataError(
@@ -181,6 +215,12 @@ def _lists(array: np.ndarray) -> pa.Array:
     """x[B,K] as lists of K."""
     starts = np.arange(len(array) + 1, dtype=np.int64) * array.shape[1]
     return pa.LargeListArray.from_arrays(pa.array(starts), pa.array(np.ascontiguousarray(array).reshape(-1)))
+
+
+def _ends(error: Exception) -> str:
+    """What an exception says, without what stands between its first line and its last: that of a DataLoader's worker has all that led to it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
 
 
 def _one_line(error: Exception) -> str:

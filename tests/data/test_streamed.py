@@ -161,6 +161,11 @@ GOOD = {"click": [1, 0], "x_0": [1, 1], "x_1": [1, 1], "user": [1, 2], "word": [
             DataError,
             "a list: batch 1 is a tuple: want a dict of arrays or tensors by",
         ),
+        (
+            [[torch.ones(2), torch.ones(2)]],
+            DataError,
+            r"a list: batch 1 is a list: want .* \(its first entry is a Tensor\)",
+        ),
         ([GOOD, {"x": [1]}], DataError, "a list: batch 2: no column 'click'; it has x$"),
         ([{**GOOD, "user": [1]}], DataError, "a list: batch 1 is a dict: want "),
         (
@@ -188,6 +193,34 @@ def test_what_is_no_batch_is_one_line_and_leaves_no_file(
         htrain.pack(given, schema=SCHEMA, out=tmp_path / "a.packed")
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "a.packed").exists()
+
+
+class Broken(Dataset[dict[str, Any]]):
+    """A dataset of which an example cannot be read."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        if i == 13:
+            raise FileNotFoundError(2, "No such file or directory", "13.png")
+        return {**{name: values[0] for name, values in GOOD.items()}, "seen": torch.tensor([1])}
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [(Broken(), 14), (DataLoader(Broken(), batch_size=5), 3), (DataLoader(Broken(), batch_size=5, num_workers=1), 3)],
+    ids=["examples", "loader", "worker"],
+)
+def test_what_the_users_own_code_raises_is_told_as_its_and_leaves_no_file(
+    given: Any, number: int, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        DataError, match=rf"^a \w+: batch or example {number} cannot be had: FileNotFoundError: .*13\.png"
+    ) as raised:
+        htrain.pack(given, schema=SCHEMA, out=tmp_path / "a.packed")
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_frame_is_a_table_and_no_stream(table: pa.Table, tmp_path: Path) -> None:
