@@ -18,7 +18,7 @@ from htrain.data.rows import Rows
 from htrain.data.schema import Input
 from htrain.data.text import Fault
 from htrain.data.times import Moments, instants_of, parts_of
-from htrain.data.values import lists_of
+from htrain.data.values import digits, lists_of, plain
 from htrain.data.vocabulary import Vocabulary
 from htrain.jit import njit
 
@@ -86,11 +86,8 @@ def _times(table: pa.Table, time: TimeColumn, reasons: dict[int, str]) -> np.nda
 
 
 def column_of(table: pa.Table, name: str) -> pa.Array:
-    """A column in one piece, and text in Arrow's usual type for it."""
-    array = table[name].combine_chunks()
-    if pa.types.is_dictionary(array.type):
-        return array.dictionary_decode()
-    return array.cast(pa.string()) if pa.types.is_large_string(array.type) else array
+    """A column in one piece, in a type that is computed with."""
+    return plain(table[name].combine_chunks())
 
 
 def _only(rows: Rows, keep: np.ndarray) -> Rows:
@@ -134,7 +131,7 @@ def ids_of(array: pa.Array, rows: int, vocabulary: Vocabulary | None = None) -> 
             np.int64
         )
     if pa.types.is_floating(kind):  # whole numbers with missing ones among them come as floats
-        array = pc.if_else(pc.is_finite(array), array, None)
+        array = pc.coalesce(digits(array), pc.if_else(pc.is_finite(array), array, None).cast(pa.string()))
     text = pc.fill_null(array.cast(pa.string()), "")
     _, offsets, data = text.buffers()
     starts = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]

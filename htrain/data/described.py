@@ -14,6 +14,7 @@ from htrain.data.prefix import TextPath
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows, joined
 from htrain.data.times import is_time
+from htrain.data.values import is_list, is_text
 from htrain.errors import DataError
 
 MAX_BLOCK_ROWS = 8192
@@ -102,16 +103,11 @@ def _check_type(path: AnyPath | str, field: pa.Field, wanted: str, is_wanted: Ca
         raise DataError(f"{path}: column '{field.name}' is {field.type}; want {wanted}")
 
 
-def _is_text_type(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _is_scalar(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    return bool(is_number or pa.types.is_null(kind) or _is_text_type(kind))
+    return bool(is_number or pa.types.is_null(kind) or is_text(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return _is_text_type(kind) or bool(is_list and _is_scalar(kind.value_type))
+    return is_text(kind) or pa.types.is_null(kind) or (is_list(kind) and _is_scalar(kind.value_type))

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from htrain.data.values import is_text
 from htrain.errors import DataError
 
 Part = Literal["hour", "weekday", "day", "month"]
@@ -53,14 +54,9 @@ def require_zone(zone: str, where: str) -> None:
 
 def is_time(kind: pa.DataType) -> bool:
     """Whether a column of this type can be one of times."""
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return bool(
-        pa.types.is_timestamp(kind)
-        or pa.types.is_date(kind)
-        or pa.types.is_integer(kind)
-        or is_text
-        or pa.types.is_null(kind)
-    )
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_moment = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    return bool(is_moment or pa.types.is_integer(kind) or is_text(kind) or pa.types.is_null(kind))
 
 
 def parts_of(array: pa.Array, moments: Moments) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -88,3 +89,55 @@ def test_what_is_no_table_is_one_line(
         htrain.pack(data, out=tmp_path / "a.packed", **given)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "a.packed").exists()
+
+
+WORDS = ["red", "", None, "42", " red", "007", "Łódź"]
+LISTS = [["1", "b"], [], None, ["", "x"], [None, "3"], ["1", "2", "3", "4", "5"], ["a"]]
+PAIRS = [[k, k + 1] for k in range(7)]
+WHOLE = [17, None, 1234567890123, 123456792, 10**10, -5, 2**53 - 1]
+CATEGORIES = pa.dictionary(pa.int32(), pa.large_string())
+
+
+def inputs_with(column: str, array: pa.Array) -> dict[str, Any]:
+    """The inputs of seven rows, one column of which is another."""
+    one = table(7)
+    return htrain.features(one.set_column(one.schema.get_field_index(column), column, array), schema=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "usual", "kinds"),
+    [
+        ("word", WORDS, pa.string(), [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()), CATEGORIES]),
+        ("age", [" 1", "2.5", "", None, "3e1", "0", "7"], pa.string(), [pa.string_view(), CATEGORIES]),
+        *[
+            (column, LISTS, pa.list_(pa.string()),
+             [pa.list_(pa.large_string()), pa.large_list(pa.large_string()), pa.list_(pa.string_view()), pa.list_view(pa.string()), pa.list_(CATEGORIES)])
+            for column in ("seen", "tags")
+        ],
+        ("seen", PAIRS, pa.list_(pa.int64()), [pa.list_(pa.int64(), 2), pa.list_(pa.int32(), 2), pa.list_(pa.float16()), pa.list_(pa.uint8())]),
+        ("user", WHOLE, pa.int64(), [pa.float64(), pa.string()]),
+        ("user", [17, None, 123456792, 5, 6, 7, 8], pa.int64(), [pa.float32(), pa.int32()]),
+        ("user", [17, None, 1000, 5, 6, 7, 8], pa.int64(), [pa.float16()]),
+        ("age", [1.5, None, 2, 3, 4, 5, 6], pa.float64(), [pa.float16()]),
+        ("seen", [None] * 7, pa.list_(pa.int64()), [pa.null()]),
+        ("tags", [None] * 7, pa.list_(pa.int64()), [pa.null()]),
+    ],
+)  # fmt: skip
+def test_values_are_the_same_in_every_type_that_holds_them(
+    column: str, values: list[Any], usual: pa.DataType, kinds: list[pa.DataType]
+) -> None:
+    wanted = inputs_with(column, pa.array(values, usual))
+    for kind in kinds:
+        as_text = [None if value is None else str(value) for value in values]
+        array = pa.array(as_text if kind == pa.string() else values, pa.float64() if kind == pa.float32() else kind)
+        array = array.cast(kind)
+        for name, found in inputs_with(column, array).items():
+            np.testing.assert_array_equal(found, wanted[name], err_msg=f"{name}, of a column of {kind}")
+
+
+def test_a_frame_may_have_columns_that_nobody_reads_and_arrow_does_not_know() -> None:
+    frame: pd.DataFrame = table(9).to_pandas()
+    wanted = htrain.features(frame, schema=SCHEMA)
+    found = htrain.features(frame.assign(other=[object(), "a", 1, 2.5, b"c", [1], {}, None, "d"]), schema=SCHEMA)
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(found[name], values)
