@@ -278,13 +278,15 @@ def header_bytes(start: bytes) -> int:
 
 def _seal_now(descriptor: int, blocks: list[Block], seal: bytes) -> bytes:
     """The seal that the file's bytes have, where blocks lie one behind the other from the header on."""
-    begin = header_bytes(os.pread(descriptor, _SCHEMA_AT + 8, 0))
+    begin, size = header_bytes(os.pread(descriptor, _SCHEMA_AT + 8, 0)), os.fstat(descriptor).st_size
     end = begin
     for block in blocks:
         if block.offset != end:
             raise ValueError("its blocks do not follow each other")
         end += block.length
-    tail = os.pread(descriptor, max(0, os.fstat(descriptor).st_size - end), end)
+    if end > size:
+        raise ValueError("its blocks end behind its end")
+    tail = os.pread(descriptor, size - end, end)
     if tail.count(seal) != 1 or len(seal) != len(BLANK):
         raise ValueError("it has no seal")
     return seal_of(os.pread(descriptor, begin, 0), tail.replace(seal, BLANK))

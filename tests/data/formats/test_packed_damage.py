@@ -1,5 +1,6 @@
 """Packed files that are cut short, damaged, or written by someone else."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from htrain.data import START, Malformed, open_data
-from htrain.data.formats.packed import KEY
+from htrain.data.formats.packed import KEY, reading
 from htrain.data.pack import pack
 from htrain.data.packed_writer import PackedWriter
-from htrain.data.seal import digest_of
+from htrain.data.seal import digest_of, to_index
 from htrain.errors import DataError
 
 SCHEMA = """label: y
@@ -73,6 +74,15 @@ def test_no_bit_of_a_packed_file_can_flip_unseen(good, tmp_path):
         content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)
         assert read_all(path), f"bit {bit % 8} of byte {bit // 8} of {len(whole)}"
+
+
+def test_a_block_that_would_be_longer_than_any_file_is_seen(good, tmp_path):
+    with reading(good) as file:
+        blocks = file.blocks
+    longer = [*blocks[:-1], replace(blocks[-1], length=2**63 - 1)]
+    content = good.read_bytes().replace(to_index(blocks), to_index(longer))
+    (tmp_path / "p").write_bytes(content)
+    assert "is no packed file, or a damaged one (" in read_all(tmp_path / "p")
 
 
 def test_blocks_that_change_places_are_seen(good, tmp_path):
