@@ -1,6 +1,7 @@
 """The Python API of plans: compile, simulate, size. The CLI's commands are these."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -100,9 +101,16 @@ def compile(
             rates=known,
         )
         plan = with_steady_state(faster(compile_with, options))
+    if isinstance(model, nn.Module):
+        plan = _with_own_values(plan)
     if dataset:
         check_inputs(plan, dataset)  # --data that the plan cannot be trained on has no other effect for some models
     return plan
+
+
+def _with_own_values(plan: Plan) -> Plan:
+    """The plan with values in memory of its own: the caller may train the module, or load others into it, before the plan is saved."""
+    return replace(plan, values={name: value.clone() for name, value in plan.values.items()})
 
 
 def _rates_in(rates: str | Path | Rates, cluster: Cluster, options: Options) -> Rates:

@@ -1,6 +1,7 @@
 """The Python API, as the README shows it."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -38,6 +39,31 @@ def test_module_with_values_is_compiled_run_and_evaluated(tmp_path: Path) -> Non
     assert result.totals.examples == 2000
     assert found.examples == 2000
     assert found.log_loss < result.totals.loss  # better on the data it has seen than while it was learning it
+
+
+def test_a_plan_keeps_the_values_that_its_module_had_when_it_was_compiled() -> None:
+    model = Tiny()
+    wanted = {name: value.clone() for name, value in model.state_dict().items()}
+    plan = htrain.compile(model, cluster=this_machine(), example_inputs=inputs())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7)
+    assert plan.values.keys() == wanted.keys()
+    assert all(torch.equal(plan.values[name], value) for name, value in wanted.items())
+
+
+def test_roles_that_were_threads_leave_the_callers_own_settings(tmp_path: Path) -> None:
+    htrain.compile(Tiny(), cluster=this_machine(), example_inputs=inputs()).save(tmp_path / "plan")
+    num_threads, turn_seconds = torch.get_num_threads(), sys.getswitchinterval()
+    torch.set_num_threads(3)
+    sys.setswitchinterval(0.004)
+    try:
+        data = "synthetic:?rows=500&table_rows=100"
+        htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads")
+        assert (torch.get_num_threads(), round(sys.getswitchinterval(), 6)) == (3, 0.004)
+    finally:
+        torch.set_num_threads(num_threads)
+        sys.setswitchinterval(turn_seconds)
 
 
 def test_same_input_gives_byte_identical_plans(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import os
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -34,3 +35,14 @@ def share_gil(num_threads: int) -> None:
     """
     if num_threads > 1:
         sys.setswitchinterval(_ASK_AFTER_SECONDS)
+
+
+@contextmanager
+def callers_settings_kept() -> Iterator[None]:
+    """Within, roles may be threads of this process; after it, the caller's program has as many threads of torch, and as long turns at the GIL, as before."""
+    num_threads, turn_seconds = torch.get_num_threads(), sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+        sys.setswitchinterval(turn_seconds)

@@ -17,6 +17,7 @@ from rich.console import Console
 from htrain.data import open_data
 from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.sockets import sockets_folder
+from htrain.executor.host.threads import callers_settings_kept
 from htrain.executor.launch.coordinator import Outside, WorkerPool
 from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_vocabularies
 from htrain.executor.launch.joined import JoinedPools, Meeting, meeting_of
@@ -76,7 +77,8 @@ def run_plan(
     if hosting == "mpi":
         return _run_rank(settings, beside, begin=begin, num_threads=num_threads, console=console)
     pools = LocalPools(hosting, num_threads)
-    return _run(settings, beside, pools, begin=begin, retries=most, console=console)
+    with callers_settings_kept():
+        return _run(settings, beside, pools, begin=begin, retries=most, console=console)
 
 
 def _require_that_roles_can_be_begun_again(
