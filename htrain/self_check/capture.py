@@ -13,6 +13,7 @@ from torch import nn
 from htrain.data import Schema
 from htrain.errors import ModelError, UsageError
 from htrain.frontend.captured import Captured, check_finite
+from htrain.frontend.data_inputs import taking_data
 from htrain.frontend.keyed_features import keyed
 from htrain.frontend.load import LoadedModel, load_model
 from htrain.frontend.torch_model import capture
@@ -124,7 +125,7 @@ def _from_module(name: str, loaded: LoadedModel, logit: str | int, loss: str) ->
     captured = check_finite(loaded.initialised(found))
     captured = replace(captured, notes=(*captured.notes, *_tied(loaded.module, captured.net)))
     reference = TorchReference(loaded.module, captured, logit)
-    return Model(name, captured, partial(check, captured, reference, loaded.example_inputs))
+    return Model(name, taking_data(captured), partial(check, captured, reference, loaded.example_inputs))
 
 
 def _tied(module: nn.Module, net: Net) -> Iterator[str]:
@@ -157,7 +158,7 @@ def _from_onnx(path: Path, logit: str, label: str) -> Model:
     captured = _finite(path, captured)
     return Model(
         path.stem,
-        captured,
+        taking_data(captured),
         lambda options: import_module("htrain.self_check.onnx_reference").check_file(captured, path, logit, options),
     )
 

@@ -16,9 +16,11 @@ def check_inputs(plan: Plan, dataset: Dataset) -> None:
     columns = input_columns(dataset)
     for name, wanted in plan.inputs.items():
         if columns.get(name) != wanted:
-            seen = columns.get(name, "no such input")
+            given = ", ".join(f"{name} {signature}" for name, signature in columns.items() if name != BATCH_KEY.name)
+            seen = columns.get(name, f"no such input, but {given}")
             raise DataError(
-                f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; compile the model with --data for this data"
+                f"{dataset.source.name}: the plan wants input '{name}' as {wanted}, the data has {seen}; a model takes the inputs of its data by their names: "
+                "compile it with --data for this data, or change the one or the other"
             )
 
 
