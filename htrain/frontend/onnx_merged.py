@@ -28,10 +28,15 @@ Use = tuple[ir.Node, int]
 @dataclass(frozen=True)
 class Unmerged:
     """What the weights of a graph are in the file, where that is not one tensor of the same name: several, or none that could have other
-    values; and a sentence about each change."""
+    values; and a sentence about each change. `trained` are those of which the file says whether they are parameters of a module."""
 
     origins: dict[str, tuple[Origin, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    trained: dict[str, bool] = field(default_factory=dict)
+
+    def tensor_of(self, name: str) -> str:
+        """The tensor of the file that a weight or another constant is."""
+        return next((origin.name for origin in self.origins.get(name, ())), name)
 
 
 def unmerge(constants: Sequence[ir.Value], graph: ir.Graph, *, of_torch: bool) -> Unmerged:
@@ -46,23 +51,37 @@ def unmerge(constants: Sequence[ir.Value], graph: ir.Graph, *, of_torch: bool) -
             unmerged.notes.append(
                 f"the file leaves out the bias {value.name}, which starts as zeros: it is put back, and trained"
             )
-    weights = [
-        v for v in constants if is_floating(v) and is_weight(v, [(use.node, use.idx) for use in v.uses()], nodes)
-    ]
+    weights = [v for v in constants if is_floating(v) and _may_train(v, program, nodes)]
     for value in weights:
         _take_apart(value, graph, program, unmerged, {str(c.name) for c in constants}, of_torch=of_torch)
     if of_torch:
         _tie(list(_matrices(graph, weights)), graph, program, unmerged)
+    for value in {id(v): v for v in (*constants, *graph.initializers.values())}.values():
+        if is_floating(value) and (says := program.trains(value)) is not None:
+            unmerged.trained[str(value.name)] = says
     unmerged.origins.update(dict.fromkeys(_behind(program, unmerged), ()))
+    if program.left_out:
+        unmerged.notes.append(
+            f"no op of the file reads {', '.join(program.left_out)} of the module: the logit does not depend on it, or torch's exporter has computed "
+            "with it, and what came of that is in the file; torch.onnx.export(optimize=False) keeps it"
+        )
     return unmerged
 
 
-def _behind(program: Program, unmerged: Unmerged) -> set[str]:
-    """The biases of zeros that were put back, and what the file stores as one tensor with them.
+def _may_train(value: ir.Value, program: Program, nodes: Collection[ir.Node]) -> bool:
+    """Whether a constant is a parameter, or may be one: the file says so, or does not say anything else."""
+    says = program.trains(value)
+    return is_weight(value, [(use.node, use.idx) for use in value.uses()], nodes) if says is None else says
 
-    For other values of these than zeros, the file computes something else than the module.
+
+def _behind(program: Program, unmerged: Unmerged) -> set[str]:
+    """What cannot have other values than those of the file: biases of zeros that were put back, and what the file stores as one tensor with them, or with what
+    is no weight.
+
+    For other values of these, the file computes something else than the module.
     """
     names = {str(value.name) for value in program.put_back.values()}
+    names |= {unmerged.tensor_of(name) for name, is_one in unmerged.trained.items() if not is_one}
     return names | {name for name, found in unmerged.origins.items() if any(origin.name in names for origin in found)}
 
 

@@ -7,6 +7,7 @@ htrain.frontend.onnx_weights.
 """
 
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -140,9 +141,13 @@ def _translate(
     inputs = _needed_inputs(model.graph, notes)
     fixed_batch = open_batch(inputs)
     unmerged = unmerge(_parts(model.graph)[1], model.graph, of_torch=model.producer_name == "pytorch")
-    _fold(model)  # not before: it drops the Identities by which merged weights are told apart
+    _fold(
+        model, {name for name, is_one in unmerged.trained.items() if is_one}
+    )  # not before: it drops the Identities by which merged weights are told apart
     nodes, constants = _parts(model.graph)
-    stored = find_stored(constants, nodes, _dynamic(nodes, inputs), table_rows=table_rows, frozen=frozen)
+    stored = find_stored(
+        constants, nodes, _dynamic(nodes, inputs), table_rows=table_rows, frozen=frozen, trained=unmerged.trained
+    )
     graph = Graph(name, model.opset_imports, stored=stored, fixed_batch=fixed_batch)
     for value in inputs:
         graph.declare_input(value, *_signature(value))
@@ -228,24 +233,25 @@ def _needed_inputs(graph: ir.Graph, notes: list[str]) -> list[ir.Value]:
     return needed
 
 
-def _fold(model: ir.Model) -> None:
-    """onnxscript's constant folding, away from all that may be a weight; shapes that assumed a fixed batch are forgotten first."""
+def _fold(model: ir.Model, parameters: Collection[str]) -> None:
+    """onnxscript's constant folding, away from `parameters` and all else that may be a weight; shapes that assumed a fixed batch are forgotten first."""
     for node in model.graph:
         for value in node.outputs:
             value.shape = None
     try:
-        optimizer.fold_constants_ir(model, should_fold=_folds)
+        optimizer.fold_constants_ir(model, should_fold=partial(_folds, parameters))
     except (RuntimeError, ValueError, TypeError) as error:
         raise ModelError(f"a constant of the graph cannot be computed: {_first_line(error)}") from error
     RemoveUnusedNodesPass()(model)
 
 
-def _folds(node: ir.Node) -> bool | None:
-    """Whether a node may be computed now. None leaves that to onnxscript; False is for a node that reads a floating
-    constant with dimensions, which may be a weight, and for one whose result can be of any size.
+def _folds(parameters: Collection[str], node: ir.Node) -> bool | None:
+    """Whether a node may be computed now. None leaves that to onnxscript; False is for a node that reads one of `parameters`, or a floating constant with
+    dimensions, which may be a weight, and for one whose result can be of any size.
     """
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
     kept = node.op_type in GROWING or any(c.dtype.is_floating_point() and len(c.shape) > 0 for c in constants)
+    kept = kept or any(value is not None and value.name in parameters for value in node.inputs)
     return False if kept else None
 
 

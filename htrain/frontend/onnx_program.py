@@ -13,19 +13,44 @@ import onnx_ir as ir
 from htrain.errors import ModelError
 
 _FX_NODE = "pkg.torch.onnx.fx_node"
-_PARAMETER = re.compile(r"%([pbc]_\w+)")
+_SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+_INPUT = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR)\b(?: target='([^']*)')?", re.MULTILINE)
+_STORED = re.compile(r"%([pbc]_\w+)")
+_PARAMETER = "PARAMETER"
 _LINEAR = re.compile(r"aten\.(linear|addmm)\.default")
 _CURE = "export it with torch.onnx.export(optimize=False), or give htrain the PyTorch module"
 
 
 class Program:
-    """`put_back` are the biases that the file had left out, by the program's names for them; the graph reads them again."""
+    """`put_back` are the biases that the file had left out, by the program's names for them; the graph reads them again. `left_out` are the module's names for
+    parameters that no op of the file reads."""
 
     def __init__(self, graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
         self._stored = {str(value.name) for value in constants}
         self.put_back: dict[str, ir.Value] = {}
+        inputs = _INPUT.findall(graph.metadata_props.get(_SIGNATURE, ""))
+        self._kinds = {name: kind for name, kind, _ in inputs}
+        self._targets = {name: target for name, _, target in inputs}
         for program_op, nodes in _by_program_op(graph).items():
             self._complete(graph, program_op, nodes, {_mangled(str(v.name)): v for v in constants})
+        self.left_out = self._left_out(graph)
+
+    def trains(self, value: ir.Value) -> bool | None:
+        """Whether a constant is a parameter of the module, by what its readers read in the program; None where the file does not say.
+
+        One of another name than the parameter's may be that, transposed say, or an epsilon beside it. What is read where the program reads buffers alone, or
+        nothing that is stored, is no parameter, unless the exporter has computed with some.
+        """
+        found = {self._kind(value, use.node, use.idx) for use in value.uses()} if self._kinds else {""}
+        return True if "parameter" in found else False if found == {"none"} else None
+
+    def _kind(self, value: ir.Value, node: ir.Node, index: int) -> str:
+        """What a constant is to one of its readers: a "parameter", "none", or "" where it may be one."""
+        name, beside = self.parameter(node, index), self._parameters_of(node)
+        if self._kinds.get(name) == _PARAMETER:
+            return "parameter" if _mangled(str(value.name)) == name else ""
+        others = all(self._kinds.get(other, _PARAMETER) != _PARAMETER for other in beside)
+        return "none" if others and (beside or not self.left_out) else ""
 
     def add_copy(self, name: str) -> None:
         """Note that a copy of a constant, called NAME@PARAMETER, is a constant, too."""
@@ -48,6 +73,12 @@ class Program:
         left = [i for i, _ in inputs if i not in places]
         found = names if len(left) == len(names) else ["_and_".join(names)] * len(left)
         return {**places, **dict(zip(left, found, strict=True))}.get(index, "")
+
+    def _left_out(self, graph: ir.Graph) -> list[str]:
+        """The parameters, by the module's names, that no op of the file reads: its output does not depend on them, or the exporter has computed with them."""
+        read = {name for node in graph for name in _parameters_in(node.metadata_props.get(_FX_NODE, ""))}
+        read |= {_mangled(name) for name in self._stored}
+        return [self._targets[name] for name, kind in self._kinds.items() if kind == _PARAMETER and name not in read]
 
     def _parameters_of(self, node: ir.Node) -> list[str]:
         """The parameters that the node's op reads in the program, but those that another node reads for it."""
@@ -94,7 +125,7 @@ def _by_program_op(graph: ir.Graph) -> dict[str, list[ir.Node]]:
 
 
 def _parameters_in(program_op: str) -> list[str]:
-    return list(dict.fromkeys(_PARAMETER.findall(program_op.partition("args")[2])))
+    return list(dict.fromkeys(_STORED.findall(program_op.partition("args")[2])))
 
 
 def _mangled(name: str) -> str:

@@ -11,11 +11,12 @@ The rule, for a floating tensor that the file stores (an initializer, or the val
   element, added right before Sqrt, Log, Pow, Reciprocal or a division); a mask (several dimensions of zeros and ones, or
   entries of at least 10^4 in size or infinite, in what is added); what feeds Where, Clip, Pad, a comparison.
 
+A file of torch's newer exporter says which are parameters of the module and which are its buffers: these are weights, and constants, whatever reads them.
 Names in `frozen` are weights that no optimizer step writes. Those that an exporter has merged are taken apart before
 (htrain.frontend.onnx_merged).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,10 @@ _PASSING = frozenset(
 _AFTER_EPSILON = frozenset({"Sqrt", "Log", "Pow", "Reciprocal"})
 
 
+NOT_SAID: Mapping[str, bool] = {}
+Use = tuple[ir.Node, int]
+
+
 @dataclass(frozen=True)
 class Stored:
     """A table or weight of the file: its declaration, and its values unless they are too large to carry.
@@ -94,20 +99,28 @@ def find_stored(
     *,
     table_rows: int,
     frozen: Collection[str],
+    trained: Mapping[str, bool] = NOT_SAID,
 ) -> dict[str, Stored]:
     """The tables and weights among `constants`, by name. `nodes` are those that the logit needs, `dynamic` the values that
-    depend on an input. Raises ModelError for a frozen name that is no weight, and for data that cannot be read."""
+    depend on an input, `trained` says of some whether they are parameters, whatever reads them. Raises ModelError for a frozen name that is no weight, and for
+    data that cannot be read."""
     stored = {}
     for value in constants:
         uses = [(use.node, use.idx) for use in value.uses() if use.node in nodes]
         name = str(value.name)
         if _is_table(value, uses, dynamic, table_rows):
-            stored[name] = _table(value)
-        elif uses and is_floating(value) and (name in frozen or is_weight(value, uses, nodes)):
+            stored[name] = _table(value, trained=trained.get(name, True))
+        elif uses and is_floating(value) and (name in frozen or _is_said(name, value, uses, nodes, trained)):
             stored[name] = _weight(value, uses, trained=name not in frozen)
     for name in sorted(set(frozen) - set(stored)):
         raise ModelError(f"'{name}' cannot be frozen: it is not a weight that the logit depends on")
     return stored
+
+
+def _is_said(
+    name: str, value: ir.Value, uses: Sequence[Use], nodes: Collection[ir.Node], trained: Mapping[str, bool]
+) -> bool:
+    return trained[name] if name in trained else is_weight(value, uses, nodes)
 
 
 def array_of(value: ir.Value) -> NDArray[Any]:
@@ -207,12 +220,14 @@ def _wants_transposed(node: ir.Node, index: int) -> bool:
     return index == 1 and (node.op_type == "MatMul" or gemm)
 
 
-def _table(value: ir.Value) -> Stored:
+def _table(value: ir.Value, *, trained: bool) -> Stored:
     """A table is float32 here: its hot loops are. One of more than 1 GiB keeps only the spread of its values."""
     name, shape, array = str(value.name), _shape(value), array_of(value)
     if array.nbytes <= _LARGE_BYTES:
         return Stored(
-            Parameter(name, shape, "float32", "table", Init("file")), _tensor(array).float(), transposed=False
+            Parameter(name, shape, "float32", "table", Init("file"), trained=trained),
+            _tensor(array).float(),
+            transposed=False,
         )
     starts = np.linspace(0, max(shape[0] - _BLOCK_ROWS, 0), _SAMPLED_BLOCKS, dtype=np.int64)
     rows = np.minimum(starts[:, None] + np.arange(_BLOCK_ROWS), shape[0] - 1).ravel()
@@ -223,7 +238,10 @@ def _table(value: ir.Value) -> Stored:
         f"it starts from normal({mean:.3g}, {std:.3g}), measured on {len(rows)} of its rows"
     )
     return Stored(
-        Parameter(name, shape, "float32", "table", Init("normal", (mean, std))), None, transposed=False, note=note
+        Parameter(name, shape, "float32", "table", Init("normal", (mean, std)), trained=trained),
+        None,
+        transposed=False,
+        note=note,
     )
 
 

@@ -6,12 +6,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, parser
 from onnx.external_data_helper import set_external_data
+from torch import nn
 
+import htrain
 from htrain.errors import ModelError
 from htrain.frontend.onnx_model import capture_onnx
+from htrain.spec.cluster import this_machine
 
 RANDOM = np.random.default_rng(0)
 
@@ -157,3 +161,57 @@ def test_equal_biases_that_an_exporter_has_merged_are_taken_apart(tmp_path: Path
     zero = {"w": floats(4, 4), "v": floats(4, 4), "zero": np.zeros(4, np.float32)}
     net = capture_onnx(saved(tmp_path / "m.onnx", X, body, zero)).net
     assert [op.inputs for op in net.ops if op.type == "FC"] == [("x", "w", "zero"), ("r", "v", "zero@y:1")]
+
+
+class Mixed(nn.Module):
+    """Parameters and buffers that a file shows alike: of the same values, without dimensions, folded into others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)
+        self.scale, self.shift = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.tensor(0.5))
+        self.gate, self.ones = nn.Parameter(torch.full((4,), 0.3)), nn.Parameter(torch.ones(1))
+        self.register_buffer("mean", torch.full((4,), 0.3))
+        self.register_buffer("std", torch.rand(4) + 0.5)
+        self.register_buffer("part", torch.tensor(0.5))
+        assert self.norm.running_mean is not None
+        self.norm.running_mean.uniform_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.fc((x - self.mean) / self.std * self.gate)
+        return (self.norm(x).sum(1) * self.scale + self.shift * x[:, 0] + self.part * x[:, 1]) * self.ones
+
+
+def exported(module: nn.Module, path: Path, *, optimize: bool) -> Path:
+    torch.onnx.export(
+        module.eval(), (torch.randn(6, 4),), path, dynamo=True, optimize=optimize, verbose=False,
+        input_names=["x"], dynamic_shapes=({0: torch.export.Dim("batch")},),
+    )  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_what_a_module_has_as_buffers_stays_and_its_parameters_are_trained(optimize: bool, tmp_path: Path) -> None:
+    module = Mixed()
+    path = exported(module, tmp_path / "m.onnx", optimize=optimize)
+    found = {
+        name.partition("@p_")[2].replace("_", ".") or name for name, kind in kinds(path).items() if kind == "weight"
+    }
+    assert found == {name for name, _ in module.named_parameters()}
+    htrain.compile(path, cluster=this_machine())  # the self-check knows which of equal values may differ
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.gate = nn.Linear(4, 1), nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x * torch.sigmoid(self.gate))[:, 0]
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_a_parameter_that_the_exporter_has_computed_with_is_told_of(optimize: bool, tmp_path: Path) -> None:
+    notes = capture_onnx(exported(Gated(), tmp_path / "m.onnx", optimize=optimize)).notes
+    told = [note for note in notes if note.startswith("no op of the file reads gate of the module")]
+    assert len(told) == optimize
