@@ -100,6 +100,7 @@ def test_run_wants_either_a_new_folder_or_one_to_resume(tmp_path: Path) -> None:
 
 
 BAD_CALLS = {
+    "NONE.ONNX: no such file": lambda: htrain.compile("NONE.ONNX"),
     "compile: model: is 3, want an nn.Module": lambda: htrain.compile(3),
     "compile: model: is '', want an nn.Module": lambda: htrain.compile(""),
     "compile: cluster: is a str, want a Cluster": lambda: htrain.compile("m.py", cluster="c.yaml"),

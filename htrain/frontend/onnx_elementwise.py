@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from htrain.frontend.onnx_graph import Graph
 from htrain.frontend.onnx_operator import Operator
@@ -95,8 +96,9 @@ def _clip(graph: Graph, node: Operator) -> None:
     if "float" in graph.builder.blob(x).dtype:
         graph.emit(node, "Clip", (x,), {"min": low, "max": high})
         return
+    limits = torch.iinfo(getattr(torch, graph.builder.blob(x).dtype))
     for type, bound in (("Max", low), ("Min", high)):
-        if abs(bound) < np.inf:
+        if limits.min < bound < limits.max:  # beyond, or at its end, it bounds nothing
             x = graph.step(node, type, (x, graph.scalar(node, int(bound), x)))
     graph.alias(node, x)
 

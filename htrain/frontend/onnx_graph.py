@@ -169,6 +169,11 @@ class Graph:
         names = [str(value.name) for value in node.inputs if value is not None]
         if node.domain != "" or node.op_type.startswith("Random") or any(name not in self.known for name in names):
             return False
+        if any(
+            attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+            for attribute in node.attributes.values()
+        ):
+            return False  # what its body reads from outside is no input of it
         if node.op_type in GROWING:
             self._refuse_growth(node)
         by_probe = {probe: [self.known[name].arrays[i] for name in names] for i, probe in enumerate(PROBES)}

@@ -268,13 +268,17 @@ def _triangle(graph: Graph, node: Operator) -> None:
 
 
 def _one_hot(graph: Graph, node: Operator) -> None:
-    """Equal to the range of `depth`, along a new last dimension."""
+    """Equal to the range of `depth`, along a new last dimension; -1 stands for the last class."""
     indices, depth, values = graph.blob(node, 0), graph.array(node, 1), graph.array(node, 2)
     if depth is None or values is None or node.attributes.get_int("axis", -1) not in (-1, graph.rank(indices)):
         raise graph.refusal(node, "adds a dimension that is not the last, or not of a constant size")
     if not 0 < depth.item() < 1 << 24:
         raise graph.refusal(node, f"has {depth.item()} classes, which is no size for a dense tensor")
     dtype = graph.builder.blob(indices).dtype
+    if not dtype.startswith("uint"):
+        negative = graph.step(node, "Less", (indices, graph.scalar(node, 0, indices)))
+        from_end = graph.step(node, "Add", (indices, graph.scalar(node, int(depth.item()), indices)))
+        indices = graph.step(node, "Where", (negative, from_end, indices))
     column = graph.reshape(node, indices, (*graph.shape(indices), 1))
     hit = graph.step(node, "Equal", (column, graph.constant(node, np.arange(int(depth.item()), dtype=dtype))))
     graph.emit(node, "Where", (hit, graph.constant(node, values[1]), graph.constant(node, values[0])))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from htrain.net.net import Blob, Op, numel
+from htrain.net.net import Blob, Dim, Op, numel
 from htrain.ops.base import Builder, Cost, OpDef, vjp_gradient
 
 
@@ -25,14 +25,18 @@ def _matmul_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_
 def _einsum_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
     """One multiply-add per point of the space that all letters span."""
     equation = str(op.attrs["equation"]).replace(" ", "").split("->")[0].split(",")
-    sizes = {
-        letter: blob.shape[i]
-        for term, blob in zip(equation, inputs, strict=True)
-        for i, letter in enumerate(term)
-        if letter != "."
-    }
+    sizes: dict[str | int, Dim] = {}
+    for term, blob in zip(equation, inputs, strict=True):
+        sizes.update(zip(_letters(term, len(blob.shape)), blob.shape, strict=True))
     moved = sum(b.num_bytes(batch_size) for b in (*inputs, *outputs))
     return Cost(2.0 * numel(tuple(sizes.values()), batch_size), float(moved))
+
+
+def _letters(term: str, rank: int) -> list[str | int]:
+    """The name of each dimension in a term of an equation; those of an ellipsis are numbers, counted from its last one."""
+    head, ellipsis, tail = term.partition("...")
+    between = rank - len(head) - len(tail) if ellipsis else 0
+    return [*head, *range(between, 0, -1), *tail]
 
 
 def _matmul_gradient(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:

@@ -53,7 +53,7 @@ def capture_model(
     """Raises UsageError for arguments that have no effect on such a model, and ModelError for a model that cannot be captured. With the loss `own`, forward()
     returns it."""
     model = str(model) if isinstance(model, Path) else model
-    from_onnx = isinstance(model, str) and model.endswith(".onnx")
+    from_onnx = isinstance(model, str) and model.lower().endswith(".onnx")
     if label and not from_onnx:
         raise UsageError(f"--label {label} has no effect: it names the label among the inputs of an ONNX model")
     if example_inputs and not isinstance(model, nn.Module):

@@ -272,6 +272,26 @@ def test_what_cannot_be_compiled_is_refused_by_name(signature: str, body: str, m
     assert "\n" not in str(caught.value)
 
 
+def test_a_loop_whose_body_reads_what_is_outside_is_refused_with_the_cure(tmp_path: Path) -> None:
+    value = onnx.helper.make_tensor_value_info
+    body = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["go"], ["went"]), onnx.helper.make_node("Add", ["x", "before"], ["after"])],
+        "body",
+        [value("i", 7, []), value("go", 9, []), value("before", 1, None)],
+        [value("went", 9, []), value("after", 1, None)],
+    )
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Loop", ["times", "", "zero"], ["y"], body=body)],
+        "g",
+        [value("x", 1, ["B", 4])],
+        [value("y", 1, ["B", 4])],
+        [onnx.numpy_helper.from_array(np.array(3), "times"), onnx.numpy_helper.from_array(np.float32(0), "zero")],
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"op Loop 'y': htrain has no such op: export nn\.EmbeddingBag as"):
+        capture_onnx(tmp_path / "m.onnx")
+
+
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 not a model"])
 def test_a_file_that_is_no_onnx_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(data)

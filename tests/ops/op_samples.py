@@ -214,6 +214,7 @@ MATRIX = (
         "Einsum", (((B, 2), normal), ((2, 3), normal), ((B, 3), normal)),
         lambda x, w, y: ((x @ w) * y).sum(1), {"equation": "bi,ij,bj->b"},
     ),
+    Sample("Einsum", (((B, 3, 2), normal), ((2, 4), normal)), lambda x, w: x @ w, {"equation": "...i,ij->...j"}),
 )  # fmt: skip
 
 REDUCTIONS = (
