@@ -4,13 +4,16 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from small_dlrm import small_plan
 from torch import nn
 
 import htrain
+from htrain.errors import ModelError, UsageError
 from htrain.spec.cluster import this_machine
 
 
@@ -92,6 +95,57 @@ def test_module_without_values_is_refused() -> None:
 def test_module_needs_example_inputs() -> None:
     with pytest.raises(htrain.Error, match=r"an nn\.Module needs example_inputs"):
         htrain.compile(Tiny())
+
+
+DENSE, SPARSE = inputs().values()
+BAD_EXAMPLES: dict[str, Mapping[Any, Any]] = {
+    "'dense' is a ndarray, want a tensor of the CPU": {"dense": DENSE.numpy(), "sparse": SPARSE},
+    "'sparse' is a NoneType, want a tensor of the CPU": {"dense": DENSE, "sparse": None},
+    "'dense' is on the meta device, want a tensor": {"dense": DENSE.to("meta"), "sparse": SPARSE},
+    "'dense': the first dimension is the batch, of at least 2 examples; this has 1": {
+        "dense": DENSE[:1],
+        "sparse": SPARSE,
+    },
+    "'dense': the first dimension is the batch, of at least 2 examples; this has no": {
+        "dense": DENSE[0, 0],
+        "sparse": SPARSE,
+    },
+    "'sparse' has 3 examples and 'dense' 4": {"dense": DENSE, "sparse": SPARSE[:3]},
+    "1: want the names of forward": {1: DENSE, "sparse": SPARSE},
+    "are dense, and forward\\(\\) of Tiny takes dense, sparse: give": {"dense": DENSE},
+    "are dense, ids, and forward\\(\\) of Tiny takes dense, sparse: give": {"dense": DENSE, "ids": SPARSE},
+}
+
+
+@pytest.mark.parametrize("said", BAD_EXAMPLES)
+def test_examples_that_forward_cannot_take_are_named(said: str) -> None:
+    with pytest.raises(UsageError, match=rf"^compile: example_inputs:? {said}"):
+        htrain.compile(Tiny(), example_inputs=BAD_EXAMPLES[said])
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "said"),
+    [
+        (torch.compile, r"OptimizedModule takes .*its \._orig_mod$"),
+        (nn.DataParallel, r"DataParallel takes .*its \.module$"),
+    ],
+    ids=["compiled", "data parallel"],
+)
+def test_a_module_around_the_model_is_refused_with_the_name_of_the_model(
+    wrapped: Callable[[nn.Module], nn.Module], said: str
+) -> None:
+    with pytest.raises(ModelError, match=rf"^forward\(\) of {said}"):
+        htrain.compile(wrapped(Tiny()), example_inputs=inputs())
+
+
+def test_a_frame_as_data_is_one_short_line_with_the_cure() -> None:
+    frame = pd.DataFrame({"a": range(1000), "b": range(1000)})
+    with pytest.raises(
+        UsageError, match=r"run: data: Expected `str`, .*: say FORMAT:PATH; htrain\.pack makes"
+    ) as raised:
+        htrain.run("p", data=frame, out="y")  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 500
 
 
 def test_run_wants_either_a_new_folder_or_one_to_resume(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ def logit_of(program: ExportedProgram, logit: str | int) -> fx.Node:
         return outputs[names.index(wanted)]
     if wanted.isdigit() and int(wanted) < len(outputs):
         return outputs[int(wanted)]
+    if not outputs:
+        raise ModelError("forward() returns no tensor: return the logit, one number for each example")
     raise ModelError(
         f"the model has {len(outputs)} outputs ({', '.join(names)}): say which is the logit (--logit {names[0]})"
     )
@@ -47,10 +49,13 @@ def logit_of(program: ExportedProgram, logit: str | int) -> fx.Node:
 def _named_outputs(program: ExportedProgram) -> tuple[list[str], list[fx.Node]]:
     """The outputs of forward(), and their keys or positions."""
     changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
-    outputs = [n for n in next(n for n in program.graph.nodes if n.op == "output").args[0] if n.name not in changed]
+    (end,) = program.graph.find_nodes(op="output")
+    outputs = [n for n in end.args[0] if not (isinstance(n, fx.Node) and n.name in changed)]
     spec = program.call_spec.out_spec
     keys = [str(k) for k in spec.context] if spec is not None and isinstance(spec.context, list) else []
-    return keys if len(keys) == len(outputs) else [str(i) for i in range(len(outputs))], outputs
+    names = keys if len(keys) == len(outputs) else [str(i) for i in range(len(outputs))]
+    tensors = [(name, n) for name, n in zip(names, outputs, strict=True) if isinstance(n, fx.Node)]  # others are None
+    return [name for name, _ in tensors], [n for _, n in tensors]
 
 
 def needed_for(program: ExportedProgram, outputs: Sequence[fx.Node]) -> set[fx.Node]:

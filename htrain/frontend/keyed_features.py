@@ -57,7 +57,7 @@ def keyed(model: nn.Module, available: Mapping[str, Any], schema: Schema) -> tup
             f"forward() of {type(model).__name__} takes a KeyedJaggedTensor, '{arguments[0]}', but no EmbeddingBagCollection and no "
             f"EmbeddingCollection of the model reads one: look up its features in one of these"
         )
-    keys = [key for value in available.values() if _is_keyed(value) for key in value.keys()]  # noqa: SIM118  no mapping
+    keys = [key for value in available.values() if is_keyed(value) for key in value.keys()]  # noqa: SIM118  no mapping
     features = [_found(name, given, schema) for name in dict.fromkeys((*keys, *_feature_names(model)))]
     return _taking_tensors(model, arguments, features, given)
 
@@ -66,7 +66,7 @@ def _as_bags(available: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Every KeyedJaggedTensor as a list of ids and one of starts for each of its features."""
     given: dict[str, torch.Tensor] = {}
     for name, value in available.items():
-        if not _is_keyed(value):
+        if not is_keyed(value):
             given[name] = value
             continue
         for key, jagged in value.to_dict().items():
@@ -75,7 +75,8 @@ def _as_bags(available: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return given
 
 
-def _is_keyed(value: object) -> bool:
+def is_keyed(value: object) -> bool:
+    """Whether a value is TorchRec's KeyedJaggedTensor."""
     classes = tensor_classes()
     return classes is not None and isinstance(value, classes.KeyedJaggedTensor)
 
@@ -89,7 +90,7 @@ def _keyed_arguments(model: nn.Module, available: Mapping[str, Any]) -> list[str
         name
         for name, p in inspect.signature(model.forward).parameters.items()
         if "KeyedJaggedTensor" in str(p.annotation)
-        or _is_keyed(available.get(name))
+        or is_keyed(available.get(name))
         or (unsaid and p.annotation is p.empty and p.default is p.empty and name not in available)
     ]
 

@@ -226,7 +226,12 @@ def _tables(program: ExportedProgram, translation: Translation, needed: Collecti
             )
             (looked_up if embeds and node.args[0] is source and node.args[1] in dynamic else otherwise).add(name)
     tables = looked_up - otherwise
-    for name in tables:
+    for name in sorted(tables):
+        dtype = translation.builder.parameters[name].dtype
+        if dtype in ("bfloat16", "float16"):
+            raise ModelError(
+                f"table '{name}' is {dtype}, in which no rows are stepped here: have tables of float32, and cast what is looked up"
+            )
         translation.make_table(name)
     return tables
 

@@ -1,5 +1,6 @@
 """A model in whatever form it is given (a module, the name of a factory, an ONNX file) to its net, and the check of that net against the model."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -14,7 +15,7 @@ from htrain.data import Schema
 from htrain.errors import ModelError, UsageError
 from htrain.frontend.captured import Captured, check_finite
 from htrain.frontend.data_inputs import taking_data
-from htrain.frontend.keyed_features import keyed
+from htrain.frontend.keyed_features import is_keyed, keyed
 from htrain.frontend.load import LoadedModel, load_model
 from htrain.frontend.torch_model import capture
 from htrain.net.net import Net
@@ -26,6 +27,8 @@ from htrain.spec.options import Options
 from htrain.spec.tree import dashed, flag_text, flat, given
 
 NO_INPUTS: Mapping[str, torch.Tensor] = {}
+_FEWEST = 2  # examples: torch.export takes 1 for a constant
+_WRAPPED = ("_orig_mod", "module")  # where torch.compile and data parallelism keep the module
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ def capture_model(
     if isinstance(model, nn.Module):
         _check_given(model, example_inputs)
         model, inputs = keyed(model, example_inputs, schema)
+        _check_arguments(model, inputs)
         return _from_module(type(model).__name__, LoadedModel(model, inputs, {}), logit, loss)
     if from_onnx and loss == "own":
         raise UsageError(
@@ -112,11 +116,50 @@ def _check_given(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -
         raise UsageError(
             "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
         )
+    _check_examples(example_inputs)
     valueless = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if valueless:
         raise ModelError(
             f"parameter '{valueless[0]}' is on the meta device and has no value: name the model's factory instead "
             f"(file.py:build), whose inits are recorded, or give the module values"
+        )
+
+
+def _check_examples(example_inputs: Mapping[str, torch.Tensor]) -> None:
+    """Raises UsageError naming the example that is no tensor, has no batch of two or more, or has another one than those before."""
+    first, size = "", 0
+    for name, value in example_inputs.items():
+        told = f"compile: example_inputs: {name!r}"
+        if not isinstance(name, str) or is_keyed(value):
+            if not isinstance(name, str):
+                raise UsageError(f"{told}: want the names of forward()'s arguments")
+            continue
+        if not isinstance(value, torch.Tensor) or value.is_meta:
+            seen = "is on the meta device" if isinstance(value, torch.Tensor) else f"is a {type(value).__name__}"
+            raise UsageError(f"{told} {seen}, want a tensor of the CPU, such as torch.from_numpy makes of an array")
+        if not value.dim() or len(value) < _FEWEST:
+            seen = f"has {len(value)} of it" if value.dim() else "has no dimension"
+            raise UsageError(f"{told}: the first dimension is the batch, of at least {_FEWEST} examples; this {seen}")
+        if f"{name}_offsets" in example_inputs:
+            continue
+        first, size = first or name, size or len(value)
+        if len(value) != size:
+            raise UsageError(f"{told} has {len(value)} examples and '{first}' {size}: the first dimension is the batch")
+
+
+def _check_arguments(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
+    """Raises UsageError for examples that are not the arguments of forward(), and ModelError for a forward() that does not name its own."""
+    kind, parameters = type(model).__name__, inspect.signature(model.forward).parameters
+    named = [name for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    unknown = [name for name in inputs if name not in named]
+    if unknown and len(named) < len(parameters):
+        wrapped = [name for name in _WRAPPED if isinstance(getattr(model, name, None), nn.Module)]
+        cure = f"give the module that it wraps, its .{wrapped[0]}" if wrapped else "give it arguments of these names"
+        raise ModelError(f"forward() of {kind} takes {', '.join(map(str, parameters.values()))}: {cure}")
+    missing = [name for name in named if name not in inputs and parameters[name].default is inspect.Parameter.empty]
+    if unknown or missing:
+        raise UsageError(
+            f"compile: example_inputs are {', '.join(inputs)}, and forward() of {kind} takes {', '.join(named)}: give a tensor for each by its name"
         )
 
 

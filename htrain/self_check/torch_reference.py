@@ -228,8 +228,9 @@ def pick_own(outputs: Any, logit: str | int) -> tuple[torch.Tensor, torch.Tensor
     """The loss that a model returns, and what is scored, as the frontend finds them."""
     leaves = _pytree.tree_leaves(outputs)
     names = list(map(str, outputs)) if isinstance(outputs, dict) else [str(i) for i in range(len(leaves))]
-    place = names.index("loss") if "loss" in names else next(i for i, leaf in enumerate(leaves) if not leaf.dim())
-    others = [i for i in range(len(leaves)) if i != place and (not str(logit) or str(logit) in (names[i], str(i)))]
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    place = names.index("loss") if "loss" in names else next(i for i in tensors if not leaves[i].dim())
+    others = [i for i in tensors if i != place and (not str(logit) or str(logit) in (names[i], str(i)))]
     return leaves[place], leaves[others[0]]
 
 
@@ -241,7 +242,8 @@ def pick(outputs: Any, logit: str | int) -> torch.Tensor:
         if isinstance(outputs, dict) and len(outputs) == len(leaves)
         else [str(i) for i in range(len(leaves))]
     )
-    place = names.index(str(logit)) if str(logit) in names else int(logit) if str(logit).isdigit() else 0
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)] or [0]
+    place = names.index(str(logit)) if str(logit) in names else tensors[int(logit) if str(logit).isdigit() else 0]
     if not isinstance(leaves[place], torch.Tensor):
         raise ModelError(f"output {names[place]} of the model is no tensor")
     return leaves[place]

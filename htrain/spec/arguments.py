@@ -22,6 +22,7 @@ from htrain.spec.settings import (
     Workers,
 )
 
+_LONGEST = 200  # characters of a value in a message
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]
 _KINDS: Mapping[str, Any] = {
@@ -66,7 +67,23 @@ def require_arguments(function: str, **values: object) -> None:
         try:
             convert(value, _KINDS.get(name, Any))
         except ValidationError as error:
-            raise UsageError(f"{function}: {name}: {error}, got {value!r}{_words(_KINDS[name])}") from error
+            raise UsageError(
+                f"{function}: {name}: {error}, got {_shown(value)}{_words(_KINDS[name])}{_cure(name, value)}"
+            ) from error
+
+
+def _shown(value: object) -> str:
+    """A value as messages show it: in one line, however long it is."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _cure(name: str, value: object) -> str:
+    """What to do about data that is no address of data."""
+    in_memory = name in ("data", "valid") and not isinstance(value, str | Path | int | float)
+    return (
+        ": say FORMAT:PATH; htrain.pack makes a packed file of a table, a Dataset or a DataLoader" if in_memory else ""
+    )
 
 
 def _words(kind: Any) -> str:

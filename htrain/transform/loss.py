@@ -24,7 +24,7 @@ def add_loss(net: Net, loss: str) -> Net:
     net = _without_final_sigmoid(net) if loss == "bce" else net
     logit = net.blob(net.outputs[0])
     if logit.shape not in ((B,), (B, 1)) or logit.dtype != "float32":
-        raise ModelError(f"the logit {logit} must be float32[B] or float32[B,1]: name another output with --logit")
+        raise ModelError(f"the logit {logit} must be float32[B] or float32[B,1]: {_cure(logit)}")
     if LABEL.name in net.inputs:
         raise ModelError(
             "the model has an input called 'label'; htrain gives that name to the reader's label: rename it, or return the loss and train with --loss own"
@@ -35,13 +35,21 @@ def add_loss(net: Net, loss: str) -> Net:
     return builder.build((loss_blob, logit.name))
 
 
+def _cure(output: Blob) -> str:
+    """What to do about an output that is not one float32 for each example."""
+    of_floats = output.dtype in ("float64", "float16", "bfloat16")
+    return (
+        f"return it as float32, by .float(), where it is {output.dtype}"
+        if of_floats
+        else "name another output with --logit"
+    )
+
+
 def _with_own_loss(net: Net) -> Net:
     """The net whose first output is the loss, where the reader has it. Raises ModelError for a score that is not one number for each example."""
     loss, score = (net.blob(name) for name in net.outputs)
     if score.shape not in ((B,), (B, 1)) or score.dtype != "float32":
-        raise ModelError(
-            f"what is scored, {score}, must be float32[B] or float32[B,1]: name another output with --logit"
-        )
+        raise ModelError(f"what is scored, {score}, must be float32[B] or float32[B,1]: {_cure(score)}")
     label = net.blobs.get(LABEL.name)
     if label not in (None, LABEL):
         raise ModelError(f"forward() takes {label}; the reader's label is {LABEL}")

@@ -1,12 +1,15 @@
 """What the PyTorch frontend captures computes what the module computes."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import htrain
 from htrain.data import click_schema
 from htrain.data.formats.graph import graph_schema
 from htrain.errors import ModelError
@@ -14,6 +17,7 @@ from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.net.net import Init, Net
 from htrain.ops import OPS
+from htrain.spec.cluster import this_machine
 
 MODELS = Path(__file__).parents[2] / "models"
 Tensors = dict[str, torch.Tensor]
@@ -310,6 +314,43 @@ def test_several_outputs_want_a_choice() -> None:
     with pytest.raises(ModelError, match=r"the model has 2 outputs \(p, logit\): say which is the logit"):
         capture(Two(), {"x": torch.rand(4, 1)})
     check(Two(), {"x": torch.rand(4, 1)}, logit="p")
+
+
+class Returns(nn.Module):
+    """One embedding and what is returned of its score."""
+
+    def __init__(self, returned: Callable[[torch.Tensor], Any], dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.e, self.returned = nn.Embedding(9, 2, dtype=dtype), returned
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.returned(self.e(ids).sum(1))
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [lambda y: (y, None), lambda y: (None, y), lambda y: {"aux": None, "logit": y}, lambda y: [None, (y, None)]],
+    ids=["behind", "before", "dict", "nested"],
+)
+def test_outputs_that_are_none_are_no_outputs(returned: Callable[[torch.Tensor], Any]) -> None:
+    plan = htrain.compile(Returns(returned), example_inputs={"ids": torch.tensor([1, 2, 3])}, cluster=this_machine())
+    assert not any("not compared" in note for note in plan.notes)
+
+
+def test_a_forward_without_a_tensor_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"forward\(\) returns no tensor: return the logit"):
+        capture(Returns(lambda y: None), {"ids": torch.tensor([1, 2, 3])})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_table_of_short_numbers_is_refused_by_name(dtype: torch.dtype) -> None:
+    with pytest.raises(ModelError, match=rf"table 'e\.weight' is {str(dtype)[6:]}, in which no rows are stepped here"):
+        capture(Returns(lambda y: y.float(), dtype), {"ids": torch.tensor([1, 2, 3])})
+
+
+def test_a_score_of_float64_is_refused_with_the_cure() -> None:
+    with pytest.raises(ModelError, match=r"must be float32\[B\] .*: return it as float32, by \.float\(\)"):
+        htrain.compile(Returns(lambda y: y.double()), example_inputs={"ids": torch.tensor([1, 2, 3])})
 
 
 def test_parameters_that_the_logit_does_not_depend_on_are_named_in_a_note() -> None:
