@@ -100,16 +100,16 @@ def compile(
             time_limit_seconds=time_limit_seconds,
             rates=known,
         )
-        plan = with_steady_state(faster(compile_with, options))
-    if isinstance(model, nn.Module):
-        plan = _with_own_values(plan)
+        plan = _apart_from(model, with_steady_state(faster(compile_with, options)))
     if dataset:
         check_inputs(plan, dataset)  # --data that the plan cannot be trained on has no other effect for some models
     return plan
 
 
-def _with_own_values(plan: Plan) -> Plan:
+def _apart_from(model: str | Path | nn.Module, plan: Plan) -> Plan:
     """The plan with values in memory of its own: the caller may train the module, or load others into it, before the plan is saved."""
+    if not isinstance(model, nn.Module):
+        return plan
     return replace(plan, values={name: value.clone() for name, value in plan.values.items()})
 
 
