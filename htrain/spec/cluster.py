@@ -165,7 +165,8 @@ def this_machine(**counts: Any) -> Cluster:
     memory = int(min(import_module("psutil").virtual_memory().total, memory_limit()))
     spare = max(0, memory - ROLE_BYTES)
     share = ROLE_BYTES + spare // max(1, len(cluster.roles))  # as threads they are one process
-    cores = max(1, math.ceil(min(len(os.sched_getaffinity(0)), core_limit())))
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = max(1, math.ceil(min(own, core_limit())))
     kinds = (TRAINER, GROUP_PS, SPARSE_PS, DENSE_PS)
     limits: dict[str, Any] = {
         f"{kind}_{what}": value
