@@ -12,7 +12,8 @@ Rows by distinct id count as often as is to be expected. It is the most that may
 fused. Tables that are mapped from files take what the machine has to spare, and count nothing but their marks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import fields
 
 from htrain.costs.loads import MemoryUse
@@ -62,9 +63,17 @@ def made_bytes(train: Net, op: Op, cluster: Cluster, options: Options) -> int:
 
 
 def largest_made(net: Net | None, batch_size: int) -> int:
-    """Bytes of the largest value that an op of a net makes in a step."""
-    made = (name for op in (net.ops if net else ()) if not OPS[op.type].view for name in op.outputs)
-    return max((net.blob(name).num_bytes(batch_size) for name in made), default=0) if net else 0
+    """Bytes of the largest value that an op of a net makes in a step, or of its longest message, whose values lie in one piece."""
+    if net is None:
+        return 0
+    pieces: Counter[Hashable] = Counter()
+    for op in net.ops:
+        transfer = OPS[op.type].transfer
+        for name in op.inputs if transfer == "send" else () if OPS[op.type].view else op.outputs:
+            travels = transfer in ("send", "receive")
+            piece = (transfer, op.attrs["peer"], op.attrs["message"]) if travels else name
+            pieces[piece] += net.blob(name).num_bytes(batch_size)
+    return max(pieces.values(), default=0)
 
 
 def synced_bytes(train: Net, name: str, cluster: Cluster, options: Options) -> int:

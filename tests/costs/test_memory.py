@@ -206,3 +206,12 @@ def test_the_largest_value_of_a_step_is_what_an_op_makes_and_no_view_of_what_is_
     outputs = [*builder.add("FC", ("x", "w")), *builder.add("Transpose", ("wide",), attrs={"perm": (0, 2, 1)})]
     assert largest_made(builder.build(outputs), batch_size) == 4 * 9 * batch_size
     assert largest_made(None, batch_size) == 0
+
+
+def test_what_travels_in_one_message_is_one_value() -> None:
+    builder, batch_size = NetBuilder("n"), 5
+    for name in ("x", "y", "z"):
+        builder.input(Blob(name, (B, 6), "float32"))
+    for name, peer, message in (("x", "sparse_ps:0", 3), ("y", "sparse_ps:0", 3), ("z", "sparse_ps:1", 3)):
+        builder.add("Send", (name,), attrs={"peer": peer, "message": message})
+    assert largest_made(builder.build([]), batch_size) == 2 * 4 * 6 * batch_size
