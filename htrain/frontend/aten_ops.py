@@ -14,6 +14,7 @@ from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_shapes import SHAPES, get_item
 from htrain.frontend.aten_torch import TORCH
 from htrain.frontend.aten_training import TRAINING
+from htrain.frontend.custom_functions import ARRIVING
 from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import Op
 from htrain.onnx_format.schemas import check_attributes
@@ -255,6 +256,15 @@ def _bounded_rows(t: Translation, call: Call) -> None:
     t.add(call.node, "BoundRows", (t.blob(rows),), {"max_norm": float(max_norm)})
 
 
+def _arriving_gradient(t: Translation, call: Call) -> None:
+    """The gradient that comes to an autograd.Function: of a backward() that is linear in it, the forward pass needs its shape alone."""
+    call.told_by_shape()
+    t.unreadable[call.node] = (
+        f"forward() uses the {call.args[1]}, whose backward() is not linear in the gradient that it takes, as a clamp of it: htrain knows linear ones; "
+        f"for limits on gradients there is --dense-clip"
+    )
+
+
 def _user_op(t: Translation, call: Call) -> None:
     """An op of the user's own: its outputs are taken apart by the ops that follow."""
     tensors, type, text = call.args
@@ -299,6 +309,7 @@ HANDLERS: dict[str, Handler] = {
     "htrain.embedding_bag.default": _embedding_bag,
     "htrain.bounded_rows.default": _bounded_rows,
     "<built-in function getitem>": get_item,
+    ARRIVING: _arriving_gradient,
     TARGET: _user_op,
 }
 

@@ -1,15 +1,12 @@
 """What a forward pass says about gradients and an exported graph would not: made part of the graph, or refused by name.
 
 torch.export keeps what is computed, and `detach()`. It drops where gradients were switched off (`torch.no_grad()`), takes a `.data` for a
-constant, and runs the forward() of an `autograd.Function` without a word of its backward().
+constant, and runs the forward() of an `autograd.Function` without a word of its backward() (`htrain.frontend.custom_functions`).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.autograd import function
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
@@ -49,34 +46,3 @@ class GradientRules(TorchFunctionMode):
 
 def _takes_gradients(args: Any, kwargs: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in _pytree.tree_leaves((args, kwargs)))
-
-
-@contextmanager
-def no_custom_functions() -> Iterator[None]:
-    """Within, the use of an `autograd.Function` of the user's raises ModelError.
-
-    It stands behind every way to call one, `apply` methods that were taken earlier among them: `Function.apply` ends in its base class.
-    """
-    base: Any = function._SingleLevelFunction
-    own = base.__dict__.get("apply")
-
-    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls.__qualname__ == "CheckpointFunction":
-            raise ModelError(
-                "forward() uses a checkpoint that is reentrant, which hides gradients: give it use_reentrant=False"
-            )
-        if not cls.__module__.startswith("torch."):
-            raise ModelError(
-                f"forward() uses the autograd.Function {cls.__module__}.{cls.__qualname__}, whose backward() htrain cannot see: "
-                f"write it as ops, a straight-through estimator as x + (f(x) - x).detach()"
-            )
-        return super(base, cls).apply(*args, **kwargs)
-
-    base.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        if own is None:
-            del base.apply
-        else:
-            base.apply = own

@@ -20,7 +20,8 @@ from htrain.errors import ModelError
 from htrain.frontend.batch_parts import BatchParts
 from htrain.frontend.blame import noted_guards, place_of
 from htrain.frontend.channel_dropouts import ChannelDropouts
-from htrain.frontend.gradient_rules import GradientRules, no_custom_functions
+from htrain.frontend.custom_functions import traced_functions
+from htrain.frontend.gradient_rules import GradientRules
 from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
 from htrain.frontend.packed_sequences import padded_sequences
@@ -89,7 +90,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
                 SparseProducts(),
                 BatchParts(),
                 ChannelDropouts(),
-                no_custom_functions(),
+                traced_functions(),
             ):
                 program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
             return program if _is_plain(program) else program.run_decompositions(_decompositions())

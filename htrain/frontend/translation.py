@@ -36,6 +36,7 @@ class Translation:
         self.values: dict[str, torch.Tensor] = {}
         self.tables: set[str] = set()
         self.draws_always = False
+        self.unreadable: dict[fx.Node, str] = {}  # nodes whose numbers no op may read, and why
         self.complex: set[fx.Node] = set()  # nodes whose blobs have their parts as a last dimension
         self._batch = batch
         self._bags = bags
@@ -89,6 +90,8 @@ class Translation:
             return self._constants[value]
         if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat):
             return self._number(value, like)
+        if isinstance(value, fx.Node) and value in self.unreadable:
+            raise ModelError(self.unreadable[value])
         if isinstance(value, bool | int | float):
             return self.constant(torch.tensor(value, dtype=_scalar_dtype(value, like)), module="")
         raise ModelError(f"'{value}' is not a tensor that the net computes")

@@ -56,6 +56,9 @@ class Triple(torch.autograd.Function):
         return 3 * dy
 
 
+apply = Triple.apply
+
+
 def without_gradients(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         left, right = model.hidden(x).chunk(2, 1)
@@ -119,6 +122,8 @@ HONOURED = {
     ),
     "no_grad": Model(without_gradients),
     "data": Model(lambda m, x: x * m.hidden(x).data),
+    "a function with a backward": Model(lambda m, x: Triple.apply(x)),
+    "its apply, taken before": Model(lambda m, x: apply(x)),
 }
 
 
@@ -143,6 +148,10 @@ def unruled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_export, "GradientRules", Untold)
 
 
+def unknown_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_export, "traced_functions", nothing)
+
+
 @pytest.mark.parametrize(
     ("name", "take_out", "what"),
     [
@@ -150,6 +159,8 @@ def unruled(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a padding row that was initialised anew", unpadded, "the l"),
         ("a padding row that another lookup steps", unpadded, "the l"),
         ("no_grad", unruled, "the gradient of 'hidden"),
+        ("a function with a backward", unknown_functions, "the gradient of 'hidden"),
+        ("its apply, taken before", unknown_functions, "the gradient of 'hidden"),
     ],
 )
 def test_without_its_mend_the_self_check_finds_it(
@@ -164,10 +175,6 @@ def test_without_its_mend_the_self_check_finds_it(
 
 def unknown_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Call, "unread", lambda call: {})
-
-
-def unknown_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_export, "no_custom_functions", nothing)
 
 
 def unchecked_bags(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,12 +208,8 @@ def hooked_after(model: nn.Module) -> None:
     model.top.bias.register_post_accumulate_grad_hook(double)
 
 
-apply = Triple.apply
-FUNCTION = r"^forward\(\) uses the autograd.Function \S+\.Triple, whose backward\(\) htrain cannot see: write it as ops"
 ARGUMENT = r"cannot be compiled: htrain does not follow its argument "
 REFUSED = {
-    "a function with a backward": (Model(lambda m, x: Triple.apply(x)), unknown_functions, FUNCTION),
-    "its apply, taken before": (Model(lambda m, x: apply(x)), unknown_functions, FUNCTION),
     "scale_grad_by_freq": (Model(same, by_frequency), unknown_arguments, "^aten.embedding.default in module 'table' " + ARGUMENT),
     "bags by frequency": (Bags(scale_grad_by_freq=True), unchecked_bags, "^an EmbeddingBag with scale_grad_by_freq cannot be compiled"),
     "a module's hook": (Model(same, hooked_module), unchecked_module, "^module 'hidden' has a hook on gradients, which htrain does not run"),
