@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 _ATTENTION_P = list(inspect.signature(F.multi_head_attention_forward).parameters).index("dropout_p")
 KNOWN_DRAW = 0.4  # in deviations from the mean, or as a share of the range
 _NORMAL, _UNIFORM = (torch.randn, torch.randn_like), (torch.rand, torch.rand_like)
+_NORMAL_INTO, _UNIFORM_INTO = (
+    (torch.Tensor.normal_, nn.init.normal_),
+    (torch.Tensor.uniform_, nn.init.uniform_),
+)  # those of init call them unseen
 _DROPOUTS = frozenset(
     {torch.dropout, torch.dropout_, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout}
 )
@@ -29,9 +34,9 @@ class WithoutDropouts(TorchFunctionMode):
         given = dict(kwargs or {})
         if func in _NORMAL or func in _UNIFORM:
             return torch.full_like(func(*args, **given), KNOWN_DRAW)
-        if func is torch.Tensor.normal_:
+        if func in _NORMAL_INTO:
             return _filled(*args, **given)
-        if func is torch.Tensor.uniform_:
+        if func in _UNIFORM_INTO:
             return _filled_between(*args, **given)
         if func is torch.normal:
             return _filled(func(*args, **given), *args[:2])
@@ -88,10 +93,12 @@ def _sloped(
     return torch.where(x > 0, x, x * (lower + (upper - lower) * share))
 
 
-def _filled(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, **rest: Any) -> torch.Tensor:
-    return x.fill_(mean + std * KNOWN_DRAW)
+@torch.no_grad()
+def _filled(tensor: torch.Tensor, mean: float = 0.0, std: float = 1.0, **rest: Any) -> torch.Tensor:
+    return tensor.fill_(mean + std * KNOWN_DRAW)
 
 
-def _filled_between(x: torch.Tensor, low: float = 0.0, high: float = 1.0, **rest: Any) -> torch.Tensor:
-    low, high = rest.get("from", low), rest.get("to", high)
-    return x.fill_(low + (high - low) * KNOWN_DRAW)
+@torch.no_grad()
+def _filled_between(tensor: torch.Tensor, low: float = 0.0, high: float = 1.0, **rest: Any) -> torch.Tensor:
+    low, high = rest.get("from", rest.get("a", low)), rest.get("to", rest.get("b", high))
+    return tensor.fill_(low + (high - low) * KNOWN_DRAW)

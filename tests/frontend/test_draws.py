@@ -49,6 +49,12 @@ def attend(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     )
 
 
+def initialised(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """By the functions that are for weights, as dynamic routing begins its logits, whether it is trained or not."""
+    y = torch.softmax(nn.init.normal_(torch.empty(x.shape[0], 4), std=0.5), 1)
+    return model.first(x) * y + nn.init.uniform_(x.new_empty(x.shape[0], 1), a=-1.0, b=2.0) * model.second(x)
+
+
 def other(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model.first(x) + torch.randn(4) if model.training else 2 * model.first(x)
 
@@ -87,8 +93,9 @@ def test_distributions_are_drawn_and_compared_as_by_pytorch() -> None:
         Normal(0.0, -1.0)
 
 
-def test_what_evaluation_draws_too_is_drawn_and_it_is_said() -> None:
-    model = captured(attend)
+@pytest.mark.parametrize("then", [attend, initialised])
+def test_what_evaluation_draws_too_is_drawn_and_it_is_said(then: Forward) -> None:
+    model = captured(then)
     assert model.compare(Options()) == ()
     drawn = {op.type: op.attrs["always"] for op in model.captured.net.ops if op.type.endswith("Draw")}
     assert drawn == {"NormalDraw": True, "UniformDraw": True}
