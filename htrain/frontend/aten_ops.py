@@ -7,6 +7,7 @@ code by the full name of the exported op: another order, other attributes, sever
 import torch
 from torch import fx
 
+from htrain.errors import ModelError
 from htrain.frontend.aten_forms import Call, Handler, argument, in_its_dtype, refuse
 from htrain.frontend.aten_fourier import FOURIER, OF_COMPLEX
 from htrain.frontend.aten_index import INDEX
@@ -16,6 +17,7 @@ from htrain.frontend.aten_torch import TORCH
 from htrain.frontend.aten_training import TRAINING
 from htrain.frontend.custom_functions import ARRIVING
 from htrain.frontend.translation import Translation, dtype_name
+from htrain.frontend.unwritten import UNWRITTEN
 from htrain.net.net import Op
 from htrain.onnx_format.schemas import check_attributes
 from htrain.ops import OPS, OpDef
@@ -33,12 +35,6 @@ CURES = {
     "aten.bincount.default": "write it as F.one_hot(ids, num_classes).sum(0)",
 }
 ARGUMENT_CURES = {"scale_grad_by_freq": "gradients would depend on how often an id comes in a batch: build it without"}
-UNWRITTEN = (
-    "empty.memory_format",
-    "empty_like.default",
-    "empty_permuted.default",
-    "new_empty.default",
-)  # what stands there matters only if it is read
 IGNORED = frozenset(
     {
         "aten.sym_size.int",
@@ -46,7 +42,6 @@ IGNORED = frozenset(
         "aten._assert_tensor_metadata.default",
         "aten.sym_constrain_range_for_size.default",
         "aten._assert_async.msg",
-        *(f"aten.{name}" for name in UNWRITTEN),
     }
 )
 
@@ -259,10 +254,14 @@ def _bounded_rows(t: Translation, call: Call) -> None:
 def _arriving_gradient(t: Translation, call: Call) -> None:
     """The gradient that comes to an autograd.Function: of a backward() that is linear in it, the forward pass needs its shape alone."""
     call.told_by_shape()
-    t.unreadable[call.node] = (
-        f"forward() uses the {call.args[1]}, whose backward() is not linear in the gradient that it takes, as a clamp of it: htrain knows linear ones; "
-        f"for limits on gradients there is --dense-clip"
-    )
+
+    def refused() -> str:
+        raise ModelError(
+            f"forward() uses the {call.args[1]}, whose backward() is not linear in the gradient that it takes, as a clamp of it: htrain knows linear ones; "
+            f"for limits on gradients there is --dense-clip"
+        )
+
+    t.when_read[call.node] = refused
 
 
 def _user_op(t: Translation, call: Call) -> None:
@@ -306,6 +305,7 @@ HANDLERS: dict[str, Handler] = {
         f"aten.{name}": handler
         for name, handler in {**TORCH, **_FORMS, **SHAPES, **INDEX, **MATRIX, **TRAINING, **FOURIER}.items()
     },
+    **UNWRITTEN,
     "htrain.embedding_bag.default": _embedding_bag,
     "htrain.bounded_rows.default": _bounded_rows,
     "<built-in function getitem>": get_item,

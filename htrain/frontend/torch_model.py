@@ -18,6 +18,7 @@ from htrain.frontend.graph_outputs import logit_of, needed_for, own_outputs
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
 from htrain.frontend.translation import Translation, dtype_name, static_value
+from htrain.frontend.unwritten import UNWRITTEN
 from htrain.net.net import Init, Net, Parameter
 from htrain.net.rewriting import only_needed
 from htrain.ops.draw import is_draw, is_noise
@@ -250,7 +251,7 @@ def _translate(translation: Translation, node: fx.Node) -> None:
             Call(node),
             CURES.get(name, "it draws random numbers, and a net computes the same from the same"),
         )
-    value = None if _is_random(node) else static_value(translation, node)
+    value = None if _is_random(node) or name in UNWRITTEN else static_value(translation, node)
     if value is not None:
         translation.static[node] = value
         return

@@ -1,6 +1,6 @@
 """The state of one capture: which blob, constant or parameter each node of the exported graph has become."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,9 @@ class Translation:
         self.values: dict[str, torch.Tensor] = {}
         self.tables: set[str] = set()
         self.draws_always = False
-        self.unreadable: dict[fx.Node, str] = {}  # nodes whose numbers no op may read, and why
+        self.when_read: dict[
+            fx.Node, Callable[[], str]
+        ] = {}  # nodes that become a blob if an op reads them, or are refused
         self.complex: set[fx.Node] = set()  # nodes whose blobs have their parts as a last dimension
         self._batch = batch
         self._bags = bags
@@ -90,8 +92,9 @@ class Translation:
             return self._constants[value]
         if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat):
             return self._number(value, like)
-        if isinstance(value, fx.Node) and value in self.unreadable:
-            raise ModelError(self.unreadable[value])
+        if isinstance(value, fx.Node) and value in self.when_read:
+            self.names[value] = self.when_read[value]()
+            return self.names[value]
         if isinstance(value, bool | int | float):
             return self.constant(torch.tensor(value, dtype=_scalar_dtype(value, like)), module="")
         raise ModelError(f"'{value}' is not a tensor that the net computes")
