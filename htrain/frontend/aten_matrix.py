@@ -176,7 +176,8 @@ def _attention(t: Translation, call: Call) -> None:
     given = call.kwargs.get("scale")
     scale = width**-0.5 if given is None else given
     rank = len(k.meta["val"].shape)
-    transposed = t.step(call.node, "Transpose", (t.blob(k),), {"perm": (*range(rank - 2), rank - 1, rank - 2)})
+    keys, values = (_for_each_query(t, call, node) for node in (k, v))
+    transposed = t.step(call.node, "Transpose", (keys,), {"perm": (*range(rank - 2), rank - 1, rank - 2)})
     scores = t.step(call.node, "MatMul", (t.blob(q), transposed))
     scores = t.step(call.node, "Mul", (scores, t.blob(float(scale), like=q.meta["val"])))
     scores, seeing = _masked(t, call, scores)
@@ -185,7 +186,18 @@ def _attention(t: Translation, call: Call) -> None:
         weights = t.step(call.node, "Where", (seeing, weights, t.blob(0.0, like=q.meta["val"])))
     p = float(argument(call, 4, "dropout_p", 0.0))
     weights = dropped(t, call, weights, p) if p else weights
-    t.add(call.node, "MatMul", (weights, t.blob(v)))
+    t.add(call.node, "MatMul", (weights, values))
+
+
+def _for_each_query(t: Translation, call: Call, node: fx.Node) -> str:
+    """The heads of keys or values, each as often as there are heads of queries for it (enable_gqa)."""
+    if not argument(call, 7, "enable_gqa", False):
+        return t.blob(node)
+    heads, given = (each.meta["val"].shape[-3] for each in (call.args[0], node))
+    if heads == given:
+        return t.blob(node)
+    attrs: dict[str, Attr] = {"repeats": heads // given, "dim": len(node.meta["val"].shape) - 3}
+    return t.step(call.node, "RepeatInterleave", (t.blob(node),), attrs)
 
 
 def _masked(t: Translation, call: Call, scores: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import Distribution
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.modules import transformer
 
 from htrain.errors import ModelError
 from htrain.frontend.batch_parts import BatchParts
@@ -81,6 +82,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
             captured_features(),
             captured_lookups(),
             _unchecked_distributions(),
+            _masks_as_given(),
             noted_guards() as fixed,
             _quiet(),
         ):
@@ -188,6 +190,17 @@ def _unchecked_distributions() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(before)
+
+
+@contextmanager
+def _masks_as_given() -> Iterator[None]:
+    """Within, nn.Transformer and its parts do not compare their masks with a causal one, by an if: they use what they are given."""
+    before = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = before
 
 
 @contextmanager

@@ -113,6 +113,9 @@ FUNCTIONS = {
     "attention": lambda x: F.scaled_dot_product_attention(x.view(-1, 2, 2), x.view(-1, 2, 2), x.view(-1, 2, 2)).flatten(
         1
     ),
+    "attention with fewer keys": lambda x: F.scaled_dot_product_attention(
+        x.view(-1, 4, 1, 1), x[:, :2].view(-1, 2, 1, 1), x[:, 2:].reshape(-1, 2, 1, 1), enable_gqa=True
+    ).flatten(1),
     "causal attention": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 2, 2)] * 3, is_causal=True).flatten(1),
     "sizes": lambda x: x.view(x.size(0), 2, 2).transpose(1, 2).reshape(x.size(0), -1) + torch.zeros(x.size(0), 1),
     "masks": lambda x: x.masked_fill(x > 1, -1.0) * (x < 3),
@@ -254,6 +257,32 @@ class Call(nn.Module):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function_of_a_matrix_is_captured(name: str) -> None:
     check(Call(name), {"x": torch.rand(3, 4) + 0.5})
+
+
+class Masked(nn.Module):
+    """A sequence that sees what was before, by the mask that nn.Transformer itself makes, and one that sees the first and its own."""
+
+    def __init__(self, *, decodes: bool) -> None:
+        super().__init__()
+        one = {"d_model": 4, "nhead": 2, "dim_feedforward": 8, "dropout": 0.0, "batch_first": True}
+        self.layers: nn.Module = (
+            nn.TransformerDecoder(nn.TransformerDecoderLayer(**one), 2)
+            if decodes
+            else nn.TransformerEncoder(nn.TransformerEncoderLayer(**one), 2)
+        )
+        self.decodes = decodes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        causal = nn.Transformer.generate_square_subsequent_mask(3)
+        other = torch.tensor([[0, 1, 1], [0, 0, 1], [0, 1, 0]]).bool()
+        if self.decodes:
+            return (self.layers(x, x, tgt_mask=causal) + self.layers(x, x, tgt_mask=other)).mean((1, 2))
+        return (self.layers(x, mask=causal) + self.layers(x, mask=other)).mean((1, 2))
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_masks_of_a_transformer_are_followed_without_a_hint_that_they_are_causal(decodes: bool) -> None:
+    check(Masked(decodes=decodes), {"x": torch.rand(3, 3, 4)})
 
 
 def test_a_shift_beyond_a_dtype_is_refused() -> None:

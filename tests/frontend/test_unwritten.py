@@ -90,6 +90,6 @@ def test_a_part_that_nobody_has_set_is_found_by_the_self_check() -> None:
 def test_memory_that_is_read_as_it_is_is_refused_by_name() -> None:
     with pytest.raises(
         ModelError,
-        match="'empty' in forward.. of Model is not a tensor that the net computes: nobody has set its memory",
+        match=r"'empty' in forward.. of Model is not a tensor that the net computes: nobody has set its memory",
     ):
         capture(Model(lambda x: x[:, 0] + torch.empty(4)), X)
