@@ -83,7 +83,7 @@ def left(x: torch.Tensor) -> torch.Tensor:
 def test_a_part_that_nobody_has_set_is_found_by_the_self_check() -> None:
     model = Model(left)
     found = capture(model, X)
-    with pytest.raises(ModelError, match="would not be trained as by PyTorch|another result for the same batch"):
+    with pytest.raises(ModelError, match=r"would not be trained as by PyTorch|another result for the same batch"):
         check(found, TorchReference(model, found, ""), X, Options())
 
 
