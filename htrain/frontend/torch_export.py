@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.modules import transformer
 
 from htrain.errors import ModelError
+from htrain.frontend.batch_casts import symbolic_casts
 from htrain.frontend.batch_parts import BatchParts
 from htrain.frontend.blame import noted_guards, place_of
 from htrain.frontend.channel_dropouts import ChannelDropouts
@@ -52,11 +53,15 @@ _TRANSLATED = (
 _LARGEST = 1 << 31  # with no bound, torch asks for one where the number of elements would not be an int64
 _WRITING = ("batch_norm.default",)
 _FIXED = (
-    "write it for any number of examples; if, range(), int(), float() and math.sqrt() of the number, a loop over a batch, its first few examples, "
+    "write it for any number of examples; if, range() and numpy's functions of the number, a loop over a batch, its first few examples, "
     "and a shape with a number for the batch hold for one batch only"
 )
 _VALUES = "an if, bool(), int(), float() or range() of a tensor, or a mask that picks examples, has no place in a net; use torch.where, or weights of 0 and 1"
 _BY_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound")
+
+
+class _FixedBatchError(ModelError):
+    """The model's code makes a number of the size of a batch."""
 
 
 def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
@@ -65,6 +70,17 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     `model` may be on the meta device; it is left as it was. What forward() says about gradients is in the program
     (`htrain.frontend.gradient_rules`). Raises ModelError in one line when torch cannot capture it.
     """
+    try:
+        return _exported(model, example_inputs)
+    except _FixedBatchError as error:
+        try:
+            with symbolic_casts(model):
+                return _exported(model, example_inputs)
+        except ModelError:
+            raise error from None
+
+
+def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     batch = Dim("batch", min=2, max=_LARGEST)
     shapes = {
         name: {0: Dim(f"{name}_count", min=2, max=_LARGEST) if is_bag(name, example_inputs) else batch}
@@ -101,7 +117,8 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
         why = _one_line(error)
         place = fixed[0] if fixed and _FIXED in why else place_of(model, error)
-        raise ModelError(f"torch.export cannot capture {type(model).__name__}: {why}{place}") from error
+        kind = _FixedBatchError if _FIXED in why else ModelError
+        raise kind(f"torch.export cannot capture {type(model).__name__}: {why}{place}") from error
 
 
 def _is_plain(program: ExportedProgram) -> bool:

@@ -1,6 +1,8 @@
 """Numbers that Python code makes of a batch's size, or takes out of a tensor, are those of each batch, not of the example."""
 
+import math
 from collections.abc import Callable
+from math import sqrt as root
 
 import pytest
 import torch
@@ -129,3 +131,36 @@ def test_a_range_from_elsewhere_says_nothing_of_examples() -> None:
 
     with pytest.raises(ModelError, match=r"the first must be torch.arange over the batch"):
         capture(Next(), {"x": torch.zeros(4, 2)})
+
+
+def _float(x: torch.Tensor) -> torch.Tensor:
+    """The regularisation of LightGCN, by the file's own names."""
+    shares = (
+        x.norm(dim=1).pow(2).sum() / float(len(x)) + math.log2(8.0) * float("0.5") + float(int(x.shape[0])) * int("3")
+    )
+    assert isinstance(1.0, float)
+    assert not isinstance(1, float)
+    assert isinstance(len([1]), int)
+    return x / math.sqrt(len(x)) * shares + root(x.shape[0] * 2.0) / int(x.size(0) / 2 + 1)
+
+
+def test_casts_of_the_batch_size_are_of_each_batch() -> None:
+    class Cast(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return _float(x)
+
+    net = capture(Cast(), {"x": torch.ones(6, 2)}).net
+    for batch in (2, 3, 17):
+        x = torch.linspace(-1, 2, 2 * batch).view(batch, 2)
+        torch.testing.assert_close(interpret(net, {}, {"x": x}, batch), _float(x))
+    assert not {"float", "int"} & set(globals())
+
+
+def test_casts_by_which_the_code_goes_another_way_are_refused_with_their_line() -> None:
+    class Another(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if float(len(x)) > 8 else 2 * x
+
+    with pytest.raises(ModelError, match=r"fixes the batch dimension: .*test_symbolic_numbers.py:\d+\)$"):
+        capture(Another(), {"x": torch.zeros(4, 2)})
+    assert not {"float", "int"} & set(globals())

@@ -1,0 +1,99 @@
+"""float(), int() and math.sqrt() of the size of a batch while a model is captured: symbols, where Python's own make a number that fixes the batch."""
+
+import builtins
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat)
+
+
+class _Kind(type):
+    """A class whose instances are those of Python's own."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, cls.__mro__[1])
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, cls.__mro__[1])
+
+
+class _Float(float, metaclass=_Kind):
+    def __new__(cls, *given: Any) -> Any:
+        return torch.sym_float(given[0]) if given and isinstance(given[0], _SYMBOLS) else builtins.float(*given)
+
+
+class _Int(int, metaclass=_Kind):
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        return torch.sym_int(given[0]) if given and isinstance(given[0], _SYMBOLS) else builtins.int(*given, **named)
+
+
+def _root(x: Any, /) -> Any:
+    return x**0.5 if isinstance(x, _SYMBOLS) else math.sqrt(x)
+
+
+class _Math:
+    """The module math, of which functions that are not told here are its own."""
+
+    sqrt = staticmethod(_root)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(math, name)
+
+
+_IN_PLACE_OF: dict[str, Any] = {"float": _Float, "int": _Int}
+
+
+@contextmanager
+def symbolic_casts(model: nn.Module) -> Iterator[None]:
+    """Within, the code of the model's own modules gets a symbol from float(), int() and math.sqrt() of one.
+
+    Names are put into the globals of its files alone: what asks there whether a type is float gets another answer, so that it is only for a model that
+    cannot be captured without.
+    """
+    undone: list[Callable[[], object]] = []
+    try:
+        for names in _globals_of(model):
+            for name, value in _replaced(names):
+                undone.append(
+                    partial(names.__setitem__, name, names[name]) if name in names else partial(names.pop, name)
+                )
+                names[name] = value
+        yield
+    finally:
+        for undo in reversed(undone):
+            undo()
+
+
+def _replaced(names: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What stands in for which global name of a file."""
+    found = [(name, value) for name, value in _IN_PLACE_OF.items() if name not in names]
+    found += [(name, _root) for name, value in names.items() if value is math.sqrt]
+    return found + [(name, _Math()) for name, value in names.items() if value is math]
+
+
+def _globals_of(model: nn.Module) -> list[dict[str, Any]]:
+    """The globals of the files that the classes of the model's modules are from, and of their packages."""
+    classes = {kind for module in model.modules() for kind in type(module).__mro__ if _is_users(kind.__module__)}
+    found = {
+        id(names): names
+        for kind in classes
+        for function in vars(kind).values()
+        if isinstance(names := getattr(function, "__globals__", None), dict) and _is_users(str(names.get("__name__")))
+    }
+    packages = {kind.__module__.partition(".")[0] for kind in classes}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in packages and hasattr(module, "__dict__"):
+            found[id(vars(module))] = vars(module)
+    return list(found.values())
+
+
+def _is_users(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top not in ("torch", "htrain", "numpy") and (top == "__main__" or top not in sys.stdlib_module_names)
