@@ -88,7 +88,11 @@ class Translation:
             return self.names[value]
         if isinstance(value, fx.Node) and value in self.static:
             if value not in self._constants:
-                self._constants[value] = self.constant(self.static[value], module=self.module_of(value))
+                held = self.static[value]
+                if isinstance(held, torch.Tensor) and held.is_complex():
+                    held = torch.view_as_real(held.resolve_conj())
+                    self.complex.add(value)
+                self._constants[value] = self.constant(held, module=self.module_of(value))
             return self._constants[value]
         if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat):
             return self._number(value, like)

@@ -42,7 +42,40 @@ def convolved(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(torch.fft.ifft(torch.view_as_complex(torch.stack([real, imaginary], -1))))[..., 0]
 
 
+def rotated(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    """Rotary positions, by complex numbers of size 1 that are a constant."""
+    angles = torch.outer(torch.arange(5.0), 0.5 ** torch.arange(2.0))
+    turns = torch.polar(torch.ones_like(angles), angles).view(1, 5, 2)
+    return torch.view_as_real(torch.view_as_complex(rows.reshape(*rows.shape[:-1], -1, 2)) * turns).flatten(2)
+
+
+def correlated(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    """A circular correlation, as of holographic embeddings."""
+    x, y = (torch.fft.rfft(each) for each in (rows[:, 1:], rows[:, :-1]))
+    return torch.fft.irfft(torch.conj(x) * y, n=4)
+
+
+def arranged(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    """By steps and by channels, joined, cut and averaged."""
+    spectrum = torch.fft.rfft(rows, dim=1)
+    mean = spectrum.transpose(1, 2).mean(2).unsqueeze(1).expand(-1, 3, -1)
+    both = torch.cat([spectrum, -mean], 1)
+    heads = both.reshape(len(rows), 6, 2, 2).permute(0, 2, 1, 3)
+    return torch.view_as_real(heads.sum(1) / 3)[..., 1] + heads[:, 0].real + heads[:, 1].imag
+
+
+def in_parts(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    """A rotation of each row by another, as of RotatE, and its size and angle."""
+    turned = torch.polar(rows[..., :2].exp(), rows[..., 2:]) * torch.complex(rows[..., :2], rows[..., 2:])
+    return torch.cat([turned.abs(), torch.sin(turned.angle())], 2)
+
+
 FORWARDS: dict[str, Forward] = {
+    "rotary positions": rotated,
+    "a correlation": correlated,
+    "in parts": in_parts,
+    "arranged": arranged,
+    "sizes": lambda m, rows: torch.fft.rfft(rows, dim=1).abs() + rows[:, :3].abs(),
     "a filter": filtered,
     "a convolution": convolved,
     "an even length": lambda m, rows: torch.fft.irfft(torch.fft.rfft(rows, norm="forward") * 0.5, norm="forward"),
@@ -59,7 +92,6 @@ def test_what_is_transformed_is_trained_as_by_pytorch(name: str) -> None:
 
 
 REFUSED: dict[str, Forward] = {
-    "a size": lambda m, rows: torch.fft.fft(rows).abs(),
     "over the batch": lambda m, rows: torch.fft.irfft(torch.fft.rfft(rows, dim=0), n=rows.shape[0], dim=0),
     "a quotient": lambda m, rows: torch.view_as_real(torch.fft.fft(rows) / torch.fft.fft(rows)),
     "a number beside": lambda m, rows: torch.view_as_real(torch.fft.fft(rows) + 1),
