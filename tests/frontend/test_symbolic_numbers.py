@@ -124,6 +124,32 @@ def test_what_is_counted_or_taken_is_of_the_batch(kind: type[nn.Module]) -> None
     assert model.compare(Options()) == ()
 
 
+class Frame:
+    """Columns of a batch, whose len() is how many examples it has."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def test_len_of_an_object_that_holds_a_batch_is_of_each_batch() -> None:
+    class Prompted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompt = nn.Parameter(torch.ones(1, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            frame = Frame(x)
+            return (frame.x * self.prompt.repeat(len(frame), 1)).sum(1) / (len(frame) + len([1, 2]))
+
+    module = Prompted()
+    net = capture(module, {"x": torch.ones(6, 2)}).net
+    x = torch.linspace(-1, 2, 34).view(17, 2)
+    torch.testing.assert_close(interpret(net, {"prompt": module.prompt.detach()}, {"x": x}, 17), module(x))
+
+
 def test_a_range_from_elsewhere_says_nothing_of_examples() -> None:
     class Next(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
