@@ -106,6 +106,15 @@ def _variance(t: Translation, call: Call) -> None:
     t.add(call.node, "Variance", (t.blob(call.args[0]),), attrs)
 
 
+def _variance_and_mean(t: Translation, call: Call) -> None:
+    axes, given = axes_of(call, 1), call.kwargs.get("correction")
+    mixes_batch(t, call, axes)
+    keep, correction = bool(argument(call, 3, "keepdim", False)), 1.0 if given is None else float(given)
+    name = t.blob(call.args[0])
+    variance = t.step(call.node, "Variance", (name,), {"dim": axes, "correction": correction, "keepdim": keep})
+    t.parts[call.node] = (variance, t.step(call.node, "ReduceMean", (name,), {"axes": axes, "keepdims": keep}))
+
+
 def _arg_max(t: Translation, call: Call) -> None:
     """Of all values where no axis is given, as if they were one row."""
     source, axis = call.args[0], argument(call, 1, "dim", None)
@@ -245,6 +254,7 @@ MATRIX: dict[str, Handler] = {
     "min.dim": _extreme("ReduceMin", "min.dim"),
     **dict.fromkeys(("prod.dim_int", "prod.default"), _reduce("ReduceProd", 1, 2)),
     **dict.fromkeys(("var.correction", "var.dim"), _variance),
+    "var_mean.correction": _variance_and_mean,
     "any.dims": _any_of("AnyAlong"),
     "all.dims": _any_of("AllAlong"),
     "logsumexp.default": _reduce("ReduceLogSumExp", 1, 2),

@@ -15,9 +15,9 @@ def _as_it_is(type: str) -> Handler:
     """The op of the net that has the schema of the call."""
 
     def handle(t: Translation, call: Call) -> None:
-        inputs, attrs = _operands(t, call, type), _attributes(t, call, type)
+        attrs = _attributes(t, call, type)
         _check(t, call, type, attrs)
-        outputs = t.builder.add(type, inputs, attrs=attrs, module=t.module_of(call.node))
+        outputs = t.builder.add(type, _operands(t, call, type), attrs=attrs, module=t.module_of(call.node))
         t.parts[call.node] = outputs
         if isinstance(call.meta["val"], torch.Tensor):
             t.names[call.node] = outputs[0]
@@ -70,6 +70,8 @@ def _check(t: Translation, call: Call, type: str, attrs: dict[str, Attr]) -> Non
     """Raises ModelError for what the op would do otherwise than torch; notes where it is over the batch."""
     if type in RECURRENT and attrs["train"] and attrs["dropout"] and attrs["num_layers"] != 1:
         raise refuse(t, call, "dropout between its layers: make a module of each layer, and put nn.Dropout between")
+    if type == "InstanceNorm" and attrs["use_input_stats"] and call.argument("running_mean") is not None:
+        raise refuse(t, call, "its running statistics, which it moves: build it with track_running_stats=False")
     dims = attrs.get("dim", attrs.get("dims", ())) if type != "RepeatInterleave" else ()
     mixes_batch(t, call, dims if isinstance(dims, tuple) else (dims,) if isinstance(dims, int) else ())
 

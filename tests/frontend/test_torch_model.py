@@ -149,6 +149,11 @@ FUNCTIONS = {
     "unbiased": lambda x: (
         x.var(1) + x.std(1) + x.norm(p=1, dim=1) + torch.cumprod(x, 1)[:, 1] + torch.linalg.vector_norm(x, dim=1)
     ),
+    "both moments": lambda x: (
+        torch.var_mean(x, 1)[0]
+        + torch.std_mean(x, 1, correction=0)[0]
+        + torch.var_mean(x, (1,), keepdim=True, correction=2)[1].squeeze(1)
+    ),
     "convolutions": lambda x: (
         F.conv1d(x.view(-1, 2, 2), torch.ones(3, 2, 2), padding=1).amax(2)
         + F.max_pool1d(F.avg_pool1d(x.view(-1, 1, 4), 2), 2).flatten(1)
