@@ -16,13 +16,19 @@ def _linear(t: Translation, call: Call) -> None:
     bias = argument(call, 2, "bias", None)
     assert isinstance(x, fx.Node)
     name, shape = t.blob(x), t.shape(x)
-    rest = (t.blob(bias),) if bias is not None else ()
+    rest = (_bias(t, call, bias),) if bias is not None else ()
     if len(shape) == 2:
         t.add(call.node, "FC", (name, weight, *rest))
         return
     flat = t.step(call.node, "Reshape", (name,), {"shape": (-1, x.meta["val"].shape[-1])})
     product = t.step(call.node, "FC", (flat, weight, *rest))
     t.add(call.node, "Reshape", (product,), {"shape": t.open_shape(call.node)})
+
+
+def _bias(t: Translation, call: Call, bias: fx.Node) -> str:
+    """A number for each output: one for all of them is broadcast, which FC's gradient would not sum."""
+    width, name = call.args[1].meta["val"].shape[0], t.blob(bias)
+    return name if t.shape(bias) == (width,) else t.step(call.node, "BroadcastTo", (name,), {"shape": (width,)})
 
 
 def _matmul(t: Translation, call: Call) -> None:

@@ -122,6 +122,10 @@ HONOURED = {
     ),
     "no_grad": Model(without_gradients),
     "data": Model(lambda m, x: x * m.hidden(x).data),
+    "one bias for all outputs": Model(
+        lambda m, x: F.linear(x, m.hidden.weight, m.one) + F.linear(x, m.hidden.weight, m.one[0]),
+        set_attribute(one=nn.Parameter(torch.ones(1))),
+    ),
     "a function with a backward": Model(lambda m, x: Triple.apply(x)),
     "its apply, taken before": Model(lambda m, x: apply(x)),
 }
