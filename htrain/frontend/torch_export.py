@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -152,6 +153,11 @@ def _one_line(error: BaseException) -> str:
         return f"the model's code fixes the batch dimension: {_FIXED}"
     if type(error).__name__ in _BY_VALUES:
         return f"its code goes another way by the values of a batch: {_VALUES}"
+    taken = re.search(r"attribute '(\w+)' already exists", lines[0] if lines else "")
+    if taken:
+        return (
+            f"it has a parameter, buffer or module of the name '{taken[1]}', which torch keeps for its own: rename it"
+        )
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
 
 

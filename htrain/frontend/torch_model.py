@@ -160,6 +160,11 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
             _declare_parameter(
                 translation, node, str(spec.target), tensor=state[str(spec.target)], declared=declared, values=values
             )
+        elif effect := next((n for n in program.graph.nodes if "with_effects" in str(n.target)), None):
+            raise ModelError(
+                f"{effect.args[1]} in {translation.where(effect)} cannot be compiled: it has effects, as the checks of torch.linalg.inv, solve and cholesky "
+                f"have: htrain compiles pure functions of tensors"
+            )
         else:
             raise ModelError(
                 f"the model takes a {spec.kind.name.lower()} (an op with effects, such as a check, or an object): "

@@ -61,6 +61,7 @@ def left(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return checkpoint(model.top, x, use_reentrant=True) + x
 
 
+ONES = nn.Parameter(torch.ones(4))
 TRACKING = nn.InstanceNorm1d(1, track_running_stats=True)
 GRU = nn.GRU(4, 4, 2, batch_first=True, dropout=0.1)
 ROOT = r"in forward\(\) of Model cannot be compiled: "
@@ -84,6 +85,8 @@ CASES: dict[str, tuple[nn.Module, str]] = {
     "a value that is overwritten": (Model(overwrite), r"^forward\(\) calls clamp_\(\) under torch.no_grad\(\), on a value that has a gradient"),
     "detach_": (Model(lambda m, x: (2 * x).detach_()), r"^forward\(\) calls detach_\(\): write x = x.detach\(\)"),
     "a reentrant checkpoint": (Model(left), "give it use_reentrant=False"),
+    "a name of torch's own": (Model(lambda m, x: m.norm(x) * m.meta, norm=nn.BatchNorm1d(4), meta=ONES), "of the name 'meta', which torch keeps for its own"),
+    "an op that checks": (Model(lambda m, x: x @ torch.linalg.inv(m.first.weight)), r"^aten._linalg_check_errors.default " + ROOT + "it has effects"),
     "a lazy layer": (Model(lambda m, x: m.lazy(x), lazy=nn.LazyLinear(2)), r"^parameter 'lazy.weight' is of a lazy module and has no shape yet: give"),
     "wrong widths": (Model(lambda m, x: x @ torch.ones(3, 3)), r"cannot capture Model: RuntimeError: .* \(in its forward\(\), \S+test_refusals.py:\d+\)"),
 }  # fmt: skip
