@@ -29,7 +29,7 @@ def _unwritten(t: Translation, call: Call) -> None:
     like = call.meta["val"]
 
     def filled() -> str:
-        if not _is_set_first(call.node):
+        if 0 not in t.shape(call.node) and not _is_set_first(call.node):
             raise ModelError(
                 f"'{call.node}' in {t.where(call.node)} is not a tensor that the net computes: nobody has set its memory; begin with torch.zeros"
             )
