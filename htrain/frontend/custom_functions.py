@@ -125,11 +125,22 @@ def _with_gradients(
                 f"forward() uses the {name}, whose backward() gives a gradient that does not come of the one it takes: compute it of that, "
                 f"and not under torch.no_grad(); for none, return None"
             )
-    found = torch.autograd.grad(
-        [dx for dx, _ in pairs], list(arriving.values()), [x for _, x in pairs], create_graph=True, allow_unused=True
-    ) if pairs else [None] * len(arriving)  # fmt: skip
+    found = _transposed(pairs, list(arriving.values()), name) if pairs else [None] * len(arriving)
     added = dict(zip(arriving, found, strict=True))
     return [y if added.get(place) is None else y + _nothing(added[place]) for place, y in enumerate(outputs)]
+
+
+def _transposed(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], arriving: Sequence[torch.Tensor], name: str
+) -> Sequence[torch.Tensor | None]:
+    """A^T x of each output, of pairs (A dy, x). Raises ModelError where autograd cannot differentiate what backward() does."""
+    gradients, taken = zip(*pairs, strict=True)
+    try:
+        return torch.autograd.grad(gradients, arriving, taken, create_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        raise ModelError(
+            f"forward() uses the {name}, whose backward() autograd cannot differentiate ({str(error).splitlines()[0][:80]}): have it make new tensors"
+        ) from error
 
 
 def _nothing(s: Any) -> torch.Tensor:

@@ -179,6 +179,14 @@ class InPlace(Through):
         return x.relu_()
 
 
+class Overwritten(Through):
+    @staticmethod
+    def backward(ctx, dy):
+        dx = dy.exp()
+        dx.mul_(dx)
+        return dx * dy + dx.zero_()
+
+
 class Sign(Through):
     @staticmethod
     def backward(ctx, dy):
@@ -190,6 +198,10 @@ class Sign(Through):
     [
         (Limited, r"Limited, whose backward\(\) is not linear in the gradient that it takes, .* --dense-clip"),
         (Hidden, r"Hidden, whose backward\(\) gives a gradient that does not come of the one it takes"),
+        (
+            Overwritten,
+            r"Overwritten, whose backward\(\) autograd cannot differentiate \(one of the variables .*: have it make new",
+        ),
         (InPlace, r"InPlace, which changes its input in place \(mark_dirty\)"),
     ],
 )

@@ -24,6 +24,7 @@ _DROPOUTS, _ATTENTION = frozenset({F.dropout, torch.dropout}), F.scaled_dot_prod
 _SIGMOIDS = frozenset({torch.sigmoid, torch.Tensor.sigmoid, F.sigmoid})
 _DRAWN = frozenset(
     {torch.randn, torch.randn_like, torch.rand, torch.rand_like, torch.Tensor.normal_, torch.Tensor.uniform_}
+    | {nn.init.normal_, nn.init.uniform_}
 )
 _INSIDE = ("dropout", "scaled_dot_product_attention")  # of attention
 
