@@ -37,7 +37,9 @@ class GradientRules(TorchFunctionMode):
             raise ModelError("forward() calls detach_(): write x = x.detach()")
         if torch.is_grad_enabled() or not _takes_gradients(args, kwargs):
             return func(*args, **(kwargs or {}))
-        if name.endswith("_") and not name.endswith("__"):
+        if (
+            name.endswith("_") and not name.endswith("__") and not args[0].is_leaf
+        ):  # a layer that forward() makes sets its weights
             raise ModelError(
                 f"forward() calls {name}() under torch.no_grad(), on a value that has a gradient: write it as x = x.{name[:-1]}(..)"
             )

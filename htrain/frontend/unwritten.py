@@ -19,7 +19,8 @@ _SET = (
     "zero",
     "masked_fill",
 )
-_VIEWS = ("slice", "select", "view", "_unsafe_view", "reshape", "transpose", "t", "permute", "unsqueeze", "squeeze", "expand", "alias", "diagonal")  # fmt: skip
+_VIEWS = ("slice", "select", "view", "_unsafe_view", "reshape", "transpose", "t", "permute", "unsqueeze", "squeeze", "expand", "alias",
+          "detach", "diagonal")  # fmt: skip
 _OF_SHAPE = ("sym_size", "empty_like", "new_empty", "full_like", "zeros_like", "ones_like", "new_zeros", "new_ones", "new_full")  # fmt: skip
 
 

@@ -50,6 +50,12 @@ def clamp(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def overwrite_weight(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        model.first.weight.clamp_(-1, 1)
+    return model.first(x)
+
+
 def overwrite(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     y = 2 * x
     with torch.no_grad():
@@ -82,6 +88,7 @@ CASES: dict[str, tuple[nn.Module, str]] = {
     "no axis": (Model(lambda m, x: x + torch.argmax(x)), ROOT + "the place among the values of all examples"),
     "a running count": (Model(count, buffer=torch.zeros(4)), r"^forward\(\) changes 'buffer', which would stay as it is here"),
     "a clamped weight": (Model(clamp), r"^forward\(\) changes 'first.weight'"),
+    "a weight that is overwritten": (Model(overwrite_weight), r"^forward\(\) changes 'first.weight'"),
     "a value that is overwritten": (Model(overwrite), r"^forward\(\) calls clamp_\(\) under torch.no_grad\(\), on a value that has a gradient"),
     "detach_": (Model(lambda m, x: (2 * x).detach_()), r"^forward\(\) calls detach_\(\): write x = x.detach\(\)"),
     "a reentrant checkpoint": (Model(left), "give it use_reentrant=False"),

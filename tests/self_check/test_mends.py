@@ -122,6 +122,7 @@ HONOURED = {
     ),
     "no_grad": Model(without_gradients),
     "data": Model(lambda m, x: x * m.hidden(x).data),
+    "a layer that forward() makes": Model(lambda m, x: nn.LayerNorm(4)(x) * nn.PReLU()(x - 0.5)),
     "one bias for all outputs": Model(
         lambda m, x: F.linear(x, m.hidden.weight, m.one) + F.linear(x, m.hidden.weight, m.one[0]),
         set_attribute(one=nn.Parameter(torch.ones(1))),
