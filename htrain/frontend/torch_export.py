@@ -218,7 +218,10 @@ def _unchecked_distributions() -> Iterator[None]:
 @contextmanager
 def _masks_as_given() -> Iterator[None]:
     """Within, nn.Transformer and its parts do not compare their masks with a causal one, by an if: they use what they are given."""
-    before = transformer._detect_is_causal_mask
+    before = getattr(transformer, "_detect_is_causal_mask", None)
+    if before is None:  # torch's own, which a later one may do without
+        yield
+        return
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     try:
         yield
