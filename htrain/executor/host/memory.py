@@ -15,7 +15,7 @@ import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8  # of glibc's mallopt
 _LARGEST_KEPT = 32 << 20  # what glibc allows: larger values are given back at once, but for `keep_large`
-_NEVER = (1 << 31) - 1
+_NEVER = -1
 
 
 def keep_pages(heaps: int = 1) -> bool:
