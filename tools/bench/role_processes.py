@@ -48,13 +48,13 @@ if __name__ == "__main__":
 SUPERVISOR = """
 os.environ.update(role_environment(1))
 import htrain.executor.launch.supervisor as module
-module._COMMAND = '''
+CHANGED = '''
 import time
 import htrain.executor.launch.supervisor as module
-module.load_part, module.play = (lambda *_: None), (lambda *_: time.sleep(60))
-module.main({{}})
+module.load_part, module.play_all = (lambda *_: None), (lambda *_, **left: time.sleep(60))
 '''
-module.load_part, module.play = (lambda *_: None), (lambda *_: time.sleep(60))
+module.python_command = lambda imports, call: [sys.executable, "-c", CHANGED + "module." + call]
+module.load_part, module.play_all = (lambda *_: None), (lambda *_, **left: time.sleep(60))
 from pathlib import Path
 from htrain.executor.host.process import this_process
 from htrain.executor.launch.pool import RoleProcesses, Supervisors
@@ -62,7 +62,7 @@ from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 {how}
 names = [f"trainer:{{n}}:0" for n in range({num_roles})]
-pool = RoleProcesses(names, RunSettings(Path(), "", Path()), Launcher("", this_process()), Supervisors(num_threads=1))
+pool = RoleProcesses([[name] for name in names], RunSettings(Path(), "", Path()), Launcher("", this_process()), Supervisors(num_threads=1))
 while not all(pool.lives(name) for name in names):
     time.sleep(0.001)
 told(pool.pids.values())

@@ -58,7 +58,7 @@ def test_orders_come_once_and_in_order_though_connections_are_lost_with_them(
     try:
         coordinator._carry_out(Connect(book, {}), iter(()), NoPool())
         for inbox in inboxes:
-            assert receive(inbox)[0] == Addresses(book)
+            assert receive(inbox)[0] == Addresses({})  # these endpoints are for the launcher alone
         orders = [Order(verb, number=number) for number, verb in enumerate(("start", "save", "save", "stop"), 1)]
         for order in orders:
             for road in roads:

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,9 +26,13 @@ def play(role, *_):
     os.write(1, b"a library of it, too")
     time.sleep(60)
 module.play_all = lambda roles, *_, **left: play(*roles)
-module.main({})
 """
 Maker = Callable[..., RoleProcesses]
+
+
+def sleeping(changed: str = "") -> Callable[..., list[str]]:
+    """In the place of what makes the command of a supervisor: one whose roles sleep, with something else `changed` in it."""
+    return lambda imports, call: [sys.executable, "-c", f"{SLEEPS}{changed}\nmodule.{call}"]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +46,7 @@ def shared() -> Iterator[Supervisors]:
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Supervisors) -> Iterator[Maker]:
     """Starts a pool, with supervisors of its own if asked to, and returns once its roles have their processes; ends what a test has left."""
-    monkeypatch.setattr(module, "_COMMAND", SLEEPS)
+    monkeypatch.setattr(module, "python_command", sleeping())
     pools: list[RoleProcesses] = []
     own: list[Supervisors] = []
 
@@ -123,8 +128,7 @@ def test_the_end_leaves_no_role_and_the_supervisor_for_the_next_pool(start: Make
 
 
 def test_a_pool_that_is_abandoned_leaves_no_role_there_and_then(start: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    patient = SLEEPS.replace("module.main", "module._LAST_SECONDS = 50.0; module.main")
-    monkeypatch.setattr(module, "_COMMAND", patient)
+    monkeypatch.setattr(module, "python_command", sleeping("module._LAST_SECONDS = 50.0"))
     supervisors = Supervisors(num_threads=1)
     pool = start(supervisors)
     supervisor, *roles = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
@@ -158,8 +162,8 @@ def test_nobody_is_left_when_no_further_pool_is_to_come(start: Maker) -> None:
 
 
 def test_kill_ends_all_at_once(start: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    patient = SLEEPS.replace("module.main", "module._LAST_SECONDS = 50.0; module.main")
-    monkeypatch.setattr(module, "_COMMAND", patient)  # with roles that are to end by themselves
+    # With roles that are to end by themselves.
+    monkeypatch.setattr(module, "python_command", sleeping("module._LAST_SECONDS = 50.0"))
     pool = start(Supervisors(num_threads=1))
     family = [supervisor_of(pool), *(psutil.Process(pid) for pid in pool.pids.values())]
     began = time.monotonic()
