@@ -190,8 +190,19 @@ class Elsewhere:
 
     descriptors: Sequence[int] = ()
 
+    def can_begin_again(self, role: str) -> bool:
+        """None."""
+        return False
+
+    def begin_again(self, role: str, checkpoint: str) -> None:
+        """Is not asked for."""
+
     def lost(self) -> str:
         """Nothing is known of them."""
+        return ""
+
+    def leaving(self) -> str:
+        """Nor whether any would leave."""
         return ""
 
     def lives(self, role: str) -> bool:
