@@ -24,6 +24,7 @@ from htrain.executor.transport.peers import Peers
 from htrain.net.placement import CacheGeometry
 from htrain.simulation.strategies.lookahead.costs import TableRates, WindowCosts
 from htrain.spec.cluster import Cluster, load_cluster
+from htrain.sync.lookahead.averaging import EverySteps
 
 TABLES, ROWS, WAYS, WINDOWS = 26, 100_000, 16, 12
 SHAPES = ((256, 8, 16, 503), (256, 8, 64, 503), (256, 32, 16, 2003), (2048, 8, 16, 4001))  # batch, window, width, sets
@@ -53,7 +54,7 @@ def windows(batch: int, window: int, width: int, sets: int) -> tuple[Timed, Tabl
         f"c{t}": TableCache(CacheGeometry(sets, WAYS), HostRows((torch.zeros(slots, width), torch.zeros(slots, width))), patch=True)
         for t in range(TABLES)
     }  # fmt: skip
-    joint, timed, chance = JointCaches(caches, Peers(None), 1), Timed(), np.random.default_rng(0)
+    joint, timed, chance = JointCaches(caches, Peers(None), EverySteps(1)), Timed(), np.random.default_rng(0)
     for _ in range(WINDOWS):
         before = [(c.counts.hits + c.counts.misses, c.counts.loaded, c.counts.evicted) for c in caches.values()]
         for cache in caches.values():

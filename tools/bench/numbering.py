@@ -31,7 +31,7 @@ def drawn(asked: argparse.Namespace) -> PartitionFile:
     k, nothing = asked.workers, np.zeros(0, np.int32)
     none = ((0.0,) * k,) * k
     facts = Facts(
-        version=VERSION, uri="drawn", data=DataIdentity(1, "drawn", {}, ()), tables=tuple(f"t{t}" for t in range(asked.tables)),
+        version=VERSION, uri="drawn", data=DataIdentity(1, "drawn", {}, ()), inputs=(), tables=tuple(f"t{t}" for t in range(asked.tables)),
         table_rows=sizes, num_examples=0, num_seen=len(keys), num_edges=0, num_workers=k, batch_size=128, seed=0, begun="drawn", rows=none,
         replicated=none, uses=none, scattered_rows=0.0, scattered_uses=0.0, most_used=(), digests={}, digest="",
     )  # fmt: skip

@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -89,14 +89,15 @@ def _key(op: Op) -> tuple[str, ...]:
 def _write_when_played(folder: Path) -> None:
     """From now on, every role leaves what its kernels took, its CPU seconds and its steps in `folder`."""
     module = import_module("htrain.executor.launch.supervisor")
-    play = module.play
+    play_all = module.play_all
 
-    def played(name: str, *rest: Any) -> None:
-        play(name, *rest)
+    def played(roles: Sequence[str], *rest: Any, **left: Any) -> None:
+        play_all(roles, *rest, **left)
+        name = roles[0]
         spent = [[net, key, each.runs, each.seconds] for (net, key), each in SPENT.items()]
         (folder / f"{name}.json").write_text(json.dumps([time.process_time(), spent]))
 
-    module.play = played
+    module.play_all = played
 
 
 def report(folder: Path, nets: Mapping[str, Net], predicted: Callable[[Net, Op], float], least_share: float) -> None:
