@@ -69,10 +69,11 @@ def largest_made(net: Net | None, batch_size: int) -> int:
     pieces: Counter[Hashable] = Counter()
     for op in net.ops:
         transfer = OPS[op.type].transfer
-        for name in op.inputs if transfer == "send" else () if OPS[op.type].view else op.outputs:
-            travels = transfer in ("send", "receive")
-            piece = (transfer, op.attrs["peer"], op.attrs["message"]) if travels else name
-            pieces[piece] += net.blob(name).num_bytes(batch_size)
+        if transfer in ("send", "receive"):
+            (name,) = op.inputs or op.outputs
+            pieces[transfer, op.attrs["peer"], op.attrs["message"]] += net.blob(name).num_bytes(batch_size)
+        elif not OPS[op.type].view:
+            pieces.update({name: net.blob(name).num_bytes(batch_size) for name in op.outputs})
     return max(pieces.values(), default=0)
 
 

@@ -53,7 +53,8 @@ def weight_gradient(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return dy_by_column @ x
     if not is_narrow():
         return product(dy_by_column, x)
-    return _by_onednn(dy_by_column, x.t()) if _suits_onednn_across(dy_by_column, x) else dy_by_column @ x
+    suits = not _is_thin(x) and _suits_onednn(dy_by_column, x.shape[1], x.dtype)
+    return _by_onednn(dy_by_column, x.t()) if suits else dy_by_column @ x
 
 
 def sgd_step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> None:
@@ -61,13 +62,11 @@ def sgd_step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> N
     dy_by_column = dy.t()
     if x.dtype != w.dtype:
         w.sub_(dy_by_column @ x, alpha=lr)
-    elif dy.numel() * x.shape[-1] >= _TINY and is_ahead(dy_by_column, x) and w.is_contiguous():
-        if not is_narrow():
-            add_product(w, dy_by_column, x, -lr)
-        elif _suits_onednn_across(dy_by_column, x):
+    elif dy.numel() * x.shape[-1] >= _TINY and is_ahead(dy_by_column, x) and w.is_contiguous() and not _is_thin(x):
+        if is_narrow() and _suits_onednn(dy_by_column, x.shape[1], x.dtype):
             w.sub_(_by_onednn(dy_by_column, x.t()), alpha=lr)  # still quicker than OpenBLAS in one pass
         else:
-            w.addmm_(dy_by_column, x, alpha=-lr)
+            add_product(w, dy_by_column, x, -lr)
     elif x.shape[1] <= _FEW < w.shape[0]:
         w.sub_((x.t() @ dy).t(), alpha=lr)
     else:
@@ -80,9 +79,10 @@ def _suits_onednn(x: torch.Tensor, outputs: int, dtype: torch.dtype) -> bool:
     return large and x.device.type == "cpu" and x.dtype == dtype and dtype in (torch.float32, torch.bfloat16)
 
 
-def _suits_onednn_across(dy_by_column: torch.Tensor, x: torch.Tensor) -> bool:
-    """The same of dy[B,N].T @ x[B,K], which it makes at less than half of MKL's speed where x is narrow, as in attention over pairs of fields."""
-    return x.shape[1] > _FEW and _suits_onednn(dy_by_column, x.shape[1], x.dtype)
+def _is_thin(x: torch.Tensor) -> bool:
+    """Whether x[B,K] has so few columns that MKL makes the gradient of its weight at several times the speed of oneDNN, and sooner than OpenBLAS with kernels of
+    AVX2: as in attention over pairs of fields."""
+    return x.shape[1] <= _FEW and is_narrow()
 
 
 def _by_onednn(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8  # of glibc's mallopt
 _LARGEST_KEPT = 32 << 20  # what glibc allows: larger values are given back at once, but for `keep_large`
-_NEVER = -1
+_SELDOM, _NEVER = (1 << 31) - 1, -1  # where 2 GiB are free, and not even then
 
 
 def keep_pages(heaps: int = 1) -> bool:
@@ -30,19 +30,22 @@ def keep_pages(heaps: int = 1) -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     return all(
         mallopt(what, value)
-        for what, value in ((_MMAP_THRESHOLD, _LARGEST_KEPT), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, heaps))
+        for what, value in ((_MMAP_THRESHOLD, _LARGEST_KEPT), (_TRIM_THRESHOLD, _SELDOM), (_ARENA_MAX, heaps))
     )
 
 
 def keep_large(largest: int) -> bool:
-    """Keep what exceeds 32 MiB, too, in a process whose steps make values of up to `largest` bytes, where these do; False where nothing is changed.
+    """Keep all that is freed, however much it is, in a process whose steps make values of up to `largest` bytes. Where these exceed 32 MiB, such are kept, too:
+    it returns whether they are.
 
     An op that makes 42 MiB takes 15 ms with pages that the system has to clear, and 2 without (tools/bench/large_values.py). What other large values leave,
     as those of a checkpoint that is read, stays in the heap, too: for a process of its own, once it has all that it begins with.
     """
-    if largest <= _LARGEST_KEPT or platform.libc_ver()[0] != "glibc":
+    if platform.libc_ver()[0] != "glibc":
         return False
-    return bool(ctypes.CDLL(None).mallopt(_MMAP_MAX, 0))
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(_TRIM_THRESHOLD, _NEVER)
+    return largest > _LARGEST_KEPT and bool(mallopt(_MMAP_MAX, 0))
 
 
 _LARGE = 4 << 20  # bytes: two pages of 2 MiB

@@ -62,7 +62,7 @@ class AddressBooks:
 
 
 def _meetings(plan: Plan) -> dict[str, set[str]]:
-    """For each device those that it exchanges messages with in steps and rounds. In those of other groups it is itself whom it meets: these are left out."""
+    """For each device those that it exchanges messages with in steps, and in rounds through dense PSs. Those through groups are between roles of one device."""
     meet: dict[str, set[str]] = defaultdict(set)
     for name, net in plan.nets.items():
         runner = NetName.parse(name).run_by
