@@ -80,8 +80,8 @@ def _suits_onednn(x: torch.Tensor, outputs: int, dtype: torch.dtype) -> bool:
 
 
 def _is_thin(x: torch.Tensor) -> bool:
-    """Whether x[B,K] has so few columns that MKL makes the gradient of its weight at several times the speed of oneDNN, and sooner than OpenBLAS with kernels of
-    AVX2: as in attention over pairs of fields."""
+    """Whether x[B,K] has so few columns that MKL makes the gradient of its weight at several times the speed of oneDNN, and sooner than OpenBLAS with AVX2's
+    kernels: as in attention over pairs of fields."""
     return x.shape[1] <= _FEW and is_narrow()
 
 
