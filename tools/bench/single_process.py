@@ -31,7 +31,7 @@ from baseline import build_model, optimizers, train_step
 from htrain.compiler.pipeline import compile_net
 from htrain.costs.memory import largest_made
 from htrain.data import START, Batch, Malformed, Schema, open_data
-from htrain.executor.host.memory import keep_large, keep_pages
+from htrain.executor.host.memory import heaps_for, keep_large, keep_pages
 from htrain.executor.host.threads import share_gil
 from htrain.executor.launch.role import RunningRole
 from htrain.executor.loops.feed import Feed
@@ -86,9 +86,10 @@ class Htrain:
     said = ""
 
     def __init__(self, options: Options, batches: list[Batch], folder: Path, work: Work = DLRM) -> None:
-        keep_pages(options.net_replicas)
-        share_gil(options.net_replicas)
         self.plan, self._folder, self._batches = make_plan(options, folder, work), folder, batches
+        self._largest = largest_made(self.plan.net_of("trainer"), options.batch_size)
+        keep_pages(heaps_for(options.net_replicas, self._largest))
+        share_gil(options.net_replicas)
         self.train(4)  # compiles the loops
 
     def train(self, steps: int) -> tuple[float, float]:
@@ -97,7 +98,7 @@ class Htrain:
         network = Network("inproc")
         role = RunningRole("trainer:0:0", self.plan, settings, network)
         role.fill()
-        keep_large(largest_made(self.plan.net_of("trainer"), self.plan.options.batch_size))
+        keep_large(self._largest)
         assert role.trainer
         wall, cpu = time.perf_counter(), time.process_time()
         role.start({}, Feed(iter(self._batches[:steps]), START, steps, role.watch.activity("reader")))

@@ -34,12 +34,22 @@ def keep_pages(heaps: int = 1) -> bool:
     )
 
 
+def heaps_for(threads: int, largest: int) -> int:
+    """Heaps for so many threads that compute at once, in steps whose largest value has so many bytes: what `keep_pages` takes.
+
+    A heap but the first has 64 MiB at most, and where values that are to be kept do not fit, they are mapped, and given back. What large values leave is in
+    no core's cache anyway.
+    """
+    return threads if largest <= _LARGEST_KEPT else 1
+
+
 def keep_large(largest: int) -> bool:
     """Keep all that is freed, however much it is, in a process whose steps make values of up to `largest` bytes. Where these exceed 32 MiB, such are kept, too:
     it returns whether they are.
 
     An op that makes 42 MiB takes 15 ms with pages that the system has to clear, and 2 without (tools/bench/large_values.py). What other large values leave,
-    as those of a checkpoint that is read, stays in the heap, too: for a process of its own, once it has all that it begins with.
+    as those of a checkpoint that is read, stays in the heap, too: for a process of its own, once it has all that it begins with. Its heap grows for some
+    steps, to what values of a step need that have a place each: what has been freed may lack a few bytes of what is asked for, which something small has.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

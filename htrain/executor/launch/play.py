@@ -9,7 +9,7 @@ from htrain.executor.assembly import Assembly
 from htrain.executor.engine.context import Spread
 from htrain.executor.host.bell import Bell
 from htrain.executor.host.left import NOTHING_LEFT, Left
-from htrain.executor.host.memory import keep_large, keep_pages
+from htrain.executor.host.memory import heaps_for, keep_large, keep_pages
 from htrain.executor.host.threads import begin_thread, share_gil
 from htrain.executor.launch.pulse import Pulse, beat_seconds
 from htrain.executor.launch.role import RunningRole, assembled
@@ -40,7 +40,8 @@ def play(
     """
     begin_thread()
     replicas = plan.options.net_replicas if role_of(name) == TRAINER else 1
-    keep_pages(heaps=replicas)
+    largest = largest_made(plan.step_net(device_of(name)), plan.options.batch_size)
+    keep_pages(heaps_for(replicas, 0 if network.is_shared else largest))
     share_gil(replicas)
     network.spread = Spread(plan.cluster.trainers, 1 if settings.deterministic else plan.options.net_replicas)
     network.most_bytes = most_message_bytes(plan)
@@ -64,7 +65,7 @@ def play(
         known = link.hello({**role.endpoints, **pulse.endpoints}, settings.warm_up_seconds, pulse.check)
         role.fill()
         if not network.is_shared:  # else it is the user's process, too
-            keep_large(largest_made(plan.step_net(device_of(name)), plan.options.batch_size))
+            keep_large(largest)
         pulse.metrics = role.metrics
         link.ready(role.metrics())
         _obey(role, link, pulse, known)
