@@ -176,6 +176,26 @@ def test_a_run_that_was_asked_to_stop_does_not_go_on_where_a_role_dies_before_it
     assert re.match(last, said.splitlines()[-1]), said
 
 
+@pytest.mark.parametrize("seconds", [0, 0.01, 0.1])
+def test_a_run_that_is_asked_to_stop_between_two_tries_says_so_and_what_it_has_saved_is_there(
+    run: Callable[..., Started], plan: Path, tmp_path: Path, seconds: float
+) -> None:
+    folder = tmp_path / "run"
+    process = run(*ENDLESS, *OFTEN, "--retries", "3")
+    wait_for_a_checkpoint(folder, process)
+    os.kill(pid_of("sparse_ps:0", folder), signal.SIGKILL)
+    assert process.stderr
+    lines = []
+    while "the run goes on" not in (lines or [""])[-1]:
+        lines.append(process.stderr.readline())
+    time.sleep(seconds)  # wherever the launcher is by then
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert re.match(rf"htrain: stopped .*; go on with --resume {folder}$", said.splitlines()[-1]), said
+    assert (counted(plan, folder) == owed(folder)).all()
+
+
 def test_the_same_command_begins_a_run_and_goes_on_with_it_whatever_has_ended_the_launcher(
     run: Callable[..., Started], plan: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from htrain.data.identity import other_than_read, stamps_of
 from htrain.errors import DataError, Interrupted, PeerLost, PlanError, PublishError
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
-from htrain.executor.launch.interrupt import interrupts
+from htrain.executor.launch.interrupt import Interrupt, interrupts
 from htrain.executor.launch.publish import Versions, Wanted
 from htrain.executor.launch.publish import prepared as published
 from htrain.executor.launch.resuming import extent_of, gone_on
@@ -86,37 +86,40 @@ class Tries:
         self._stamps = stamps_of(job.settings.data)
         self._identity = identify(job.plan, job.settings.data)
         self._trained = 0  # as the last report of this try said
-        self._is_asked = False  # by the user, to stop
+        self._interrupt: Interrupt | None = None  # from the first try that trains to the end of the run
         self._begun_again = self._set_back = 0  # in all tries (`RunResult`)
         self._reopens = False  # the storage of versions, in another try than the first
 
     def run(self) -> RunResult:
-        """To the end of the data. Raises what a run does; PeerLost once as many tries have failed."""
+        """To the end of the data. Raises what a run does; PeerLost once as many tries have failed; Interrupted where the user asks to stop."""
         if all(self._job.settings.begin_with):
             earlier = Earlier(Beginning(*self._job.settings.begin_with))
             earlier.require(self._job.plan)
             earlier.require_values(self._job.settings.data, self._identity.data.vocabularies)
+        with ExitStack() as signals:
+            return self._run(signals)
+
+    def _run(self, signals: ExitStack) -> RunResult:
         resumes = self._job.resumes
         while True:
             try:
-                result = self._once(self._identity, resumes=resumes)
+                result = self._once(self._identity, signals, resumes=resumes)
                 return replace(
                     result, retries=self._retries.count, begun_again=self._begun_again, set_back=self._set_back
                 )
-            except PeerLost as error:
+            except (PeerLost, PublishError) as error:
+                if isinstance(error, PublishError) and not self._reopens:
+                    raise  # but a storage that is away while a run goes on may be back for a later try
                 self._await_next(error)
-            except PublishError as error:
-                if not self._reopens:
-                    raise
-                self._await_next(error)  # a storage that is away while a run goes on may be back for a later try
-            self._require_plan()
-            self._require_data()
+                self._require_plan()
+                self._require_data()
+                self._require_no_interrupt(error)
             resumes = self._job.resumes or bool(self._checkpoint)
             self._job.progress.begin_again()
 
     # -- one try -----------------------------------------------------------------------------------------------------
 
-    def _once(self, identity: Identity, *, resumes: bool) -> RunResult:
+    def _once(self, identity: Identity, signals: ExitStack, *, resumes: bool) -> RunResult:
         job = self._job
         settings = replace(job.settings, extent=extent_of(job.settings.data, identity.data))
         with ExitStack() as stack:
@@ -134,12 +137,14 @@ class Tries:
                 job.plan, settings, job.beside.validating, job.validation_data, job.progress.note
             )
             stack.enter_context(closing(validator))
-            return self._train(settings, identity, validator, versions)
+            self._interrupt = self._interrupt or signals.enter_context(interrupts())
+            return self._train(settings, identity, self._interrupt, validator, versions)
 
     def _train(
         self,
         settings: RunSettings,
         identity: Identity,
+        interrupt: Interrupt,
         validator: Validator | NoValidations,
         versions: Versions | NoVersions,
     ) -> RunResult:
@@ -156,25 +161,19 @@ class Tries:
             job.progress.update(totals)
 
         try:
-            with interrupts() as interrupt:
-                outside = Outside(
-                    interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions, has_its_own=self._has_its_own,
-                )  # fmt: skip
-                try:
-                    job.pools.gather(settings, identity, outside)
-                    coordinator = Coordinator(
-                        job.plan, network, settings, identity, outside, retries=self._retries.most
-                    )
-                    pool = job.pools.pool(job.plan, settings, network, coordinator.place)
-                    try:
-                        result = coordinator.run(pool)
-                    finally:
-                        self._begun_again += coordinator.alone.count
-                        self._set_back += coordinator.alone.set_back
-                    found = validator.finish(result.checkpoint, interrupt, job.claim.give_sign)
-                    return replace(result, validations=found)
-                finally:
-                    self._is_asked = interrupt.is_asked
+            outside = Outside(
+                interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions, has_its_own=self._has_its_own,
+            )  # fmt: skip
+            job.pools.gather(settings, identity, outside)
+            coordinator = Coordinator(job.plan, network, settings, identity, outside, retries=self._retries.most)
+            pool = job.pools.pool(job.plan, settings, network, coordinator.place)
+            try:
+                result = coordinator.run(pool)
+            finally:
+                self._begun_again += coordinator.alone.count
+                self._set_back += coordinator.alone.set_back
+            found = validator.finish(result.checkpoint, interrupt, job.claim.give_sign)
+            return replace(result, validations=found)
         finally:
             log.close()
             network.close()
@@ -190,7 +189,8 @@ class Tries:
     def _await_next(self, error: PeerLost | PublishError) -> None:
         """Tell of a failure, and wait until it is time to go on. Raises it where that is not to be, as where the user had asked to stop; Interrupted where that
         comes now."""
-        if self._is_asked:
+        interrupt = self._interrupt
+        if interrupt is None or interrupt.is_asked:
             raise error
         seconds = self._retries.failed(self._checkpoint)
         if seconds is None:
@@ -198,12 +198,15 @@ class Tries:
             raise type(error)(f"{error}; {ended}" if ended else str(error)) from error
         self._job.progress.note(self._news(error, seconds))
         end = time.monotonic() + seconds
-        with interrupts() as interrupt:
-            while not interrupt.is_asked and (left := end - time.monotonic()) > 0:
-                wait(interrupt.descriptors, min(left, _SIGN_SECONDS))
-                self._job.claim.give_sign()
-            if interrupt.is_asked:
-                raise Interrupted(f"stopped behind a failure: {error}")
+        while not interrupt.is_asked and (left := end - time.monotonic()) > 0:
+            wait(interrupt.descriptors, min(left, _SIGN_SECONDS))
+            self._job.claim.give_sign()
+        self._require_no_interrupt(error)
+
+    def _require_no_interrupt(self, error: PeerLost | PublishError) -> None:
+        """Raises Interrupted where the user has asked to stop behind this failure."""
+        if self._interrupt and self._interrupt.is_asked:
+            raise Interrupted(f"stopped behind a failure: {error}")
 
     def _news(self, error: PeerLost | PublishError, seconds: float) -> str:
         complete = find_checkpoints(self._job.settings.run_folder).complete

@@ -120,7 +120,7 @@ class Listening:
                 raise PeerLost(f"{min(missing)} {what} within {seconds:.0f} s")
             yield from self._event(patience=end)
             if self._asked:
-                raise Interrupted("stopped before training began")
+                raise Interrupted(f"stopped before training began; {self._saves.advice}")
 
     def _ask(self, verb: str, answer: str, seconds: float, *, folder: str = "", base: str = "") -> Machine[States]:
         """Give an order to all and wait for everybody's answer. Silence and threads that hang are noticed sooner.

@@ -121,7 +121,7 @@ def test_a_run_that_is_asked_to_stop_ends_with_a_checkpoint_of_all_that_it_train
         return
     assert isinstance(seen.error, Interrupted), seen.error
     if "start" not in seen.orders:
-        assert str(seen.error) == "stopped before training began"
+        assert str(seen.error).startswith("stopped before training began; it has no checkpoint to go on from: ")
         assert seen.orders in ([], ["abort"])
         return
     assert seen.asked_at is not None
