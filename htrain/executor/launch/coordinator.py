@@ -308,7 +308,7 @@ class Coordinator:
         if isinstance(said, CloseVersion):
             self._outside.publications.finish(said.published)
         elif isinstance(said, Connect):
-            self._connect(said)
+            self._connect(said, pool)
         elif isinstance(said, TellAll):
             self._tell_all(said.order)
         elif isinstance(said, BeginAgain):
@@ -341,14 +341,22 @@ class Coordinator:
         with self._saves.unless_refused("where roles run"):
             put_file(self._settings.run_folder / "roles.json", (json.dumps(places, indent=1) + "\n").encode())
 
-    def _connect(self, said: Connect) -> None:
+    def _connect(self, said: Connect, pool: WorkerPool) -> None:
         self._outbox = self._network.outbox(said.book)
+        self._outbox.while_waiting = lambda: self._look_for(pool)
         self._pulse = LauncherPulse(self._network, said.book, self._outside.give_sign)
         self._keep_places(said.places)
         self._outside.on_book(said.book)
         for role, book in self._books.of(self._plan.cluster.roles, said.book):
             # What serves workers from outside tells them of all others.
             self._outbox.send(f"{role}/control", Addresses(dict(said.book) if self._settings.serving else book))
+
+    def _look_for(self, pool: WorkerPool) -> None:
+        """Have nobody waited for whom `pool` knows to be lost, which is the next event."""
+        if lost := pool.lost():
+            role = lost.partition(" ")[0]
+            for each in [role] if role in self._roles else self._plan.cluster.roles:
+                self._network.lost(each)
 
     def _tell_all(self, order: Order) -> None:
         """Never waits. An order is not lost with a connection; a role that does not take it is gone, and its pool or its silence will say so."""

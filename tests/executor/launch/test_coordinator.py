@@ -37,6 +37,13 @@ class NoPool:
     abandon = kill = end
 
 
+class OneLost(NoPool):
+    """Roles of which one has ended."""
+
+    def lost(self) -> str:
+        return f"{ROLES[0]} (process 7) was killed by signal 9"
+
+
 @pytest.fixture
 def networks() -> Iterator[dict[str, Network]]:
     made = {name: Network("tcp", token=bytes(16)) for name in ("launcher", "roles")}
@@ -75,6 +82,30 @@ def test_orders_come_once_and_in_order_though_connections_are_lost_with_them(
         for road in roads:
             road.close()
         for inbox in (*inboxes, coordinator._inbox):
+            inbox.close()
+        if coordinator._pulse:
+            coordinator._pulse.stop()
+        if coordinator._outbox:
+            coordinator._outbox.close()
+        interrupt.close()
+
+
+def test_a_role_that_ends_once_it_has_come_up_is_not_waited_for(networks: dict[str, Network], tmp_path: Path) -> None:
+    """Nobody answers at its address: else it would be asked for 15 s, and its end told as silence."""
+    interrupt = Interrupt()
+    outside = Outside(interrupt, lambda totals, reports: None, print, lambda: None)
+    settings = RunSettings(tmp_path, "synthetic:", tmp_path)
+    coordinator = Coordinator(PLAN, networks["launcher"], settings, identify_served(PLAN), outside)
+    inboxes = {name: networks["roles"].inbox(name) for name in (f"{role}/control" for role in ROLES)}
+    book = {name: inbox.address for name, inbox in inboxes.items()}
+    ended, *others = inboxes.values()
+    ended.close()
+    try:
+        coordinator._carry_out(Connect(book, {}), iter(()), OneLost())
+        for inbox in others:
+            assert receive(inbox)[0] == Addresses({})
+    finally:
+        for inbox in (*others, coordinator._inbox):
             inbox.close()
         if coordinator._pulse:
             coordinator._pulse.stop()

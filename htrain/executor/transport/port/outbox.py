@@ -75,6 +75,9 @@ class Outbox:
         self._sessions: dict[str, Session | None] = {}
         self.closed = False
         self.bytes_sent: dict[str, int] = {}
+        self.while_waiting: Callable[[], None] | None = (
+            None  # may say of a role that it is lost, which ends the wait for it
+        )
 
     def lost(self, role: str) -> None:
         """A role is gone, and will be begun again: nothing more goes to it. From any thread."""
@@ -223,6 +226,8 @@ class Outbox:
             except zmq.Again:
                 deadline = deadline or time.monotonic() + self._deadline_seconds
                 self._sockets[peer].poll(_LOOK_MILLISECONDS, zmq.POLLOUT)
+                if self.while_waiting:
+                    self.while_waiting()
                 if self._is_gone(peer) or peer not in self._sockets or time.monotonic() > deadline:
                     raise
 
