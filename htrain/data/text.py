@@ -1,18 +1,17 @@
 """Text files by chunks of bytes: a row belongs to the chunk in which its first byte lies."""
 
-import gzip
-import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import numpy as np
 
 from htrain.data.address import LINE_BYTES
+from htrain.data.gzipped import DAMAGES, open_gzip
 from htrain.data.malformed import Malformed
 from htrain.data.prefix import Prefix, TextPath
 from htrain.data.rows import Rows
@@ -130,16 +129,16 @@ def readable(path: TextPath) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (EOFError, zlib.error) as error:
+    except DAMAGES as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
 def open_text(path: TextPath, *, ahead_bytes: int = LINE_BYTES) -> BinaryIO:
     """The file, open for reading, decompressed where it is .gz. At an address `ahead_bytes` of it are asked for at once."""
     if isinstance(path, Path):
-        return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+        return open_gzip(path) if path.suffix == ".gz" else path.open("rb")
     file = path.open(buffering=ahead_bytes)
-    return cast(BinaryIO, gzip.open(file, "rb")) if path.suffix == ".gz" else file
+    return open_gzip(file) if path.suffix == ".gz" else file
 
 
 def chunk_bytes(size: int, num_shards: int) -> int:

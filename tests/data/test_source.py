@@ -45,7 +45,7 @@ from htrain.errors import DataError
 def test_a_wrong_uri_is_refused_in_one_line_that_says_why(tmp_path, uri, message):
     (tmp_path / "a.tsv").write_text("1\n")
     (tmp_path / "empty.tsv").touch()
-    (tmp_path / "fake.gz").write_text("hello")
+    (tmp_path / "fake.gz").write_text("1 3:1 7:1\n" * 4)
     (tmp_path / "s.yaml").write_text("label: y\ninputs: {d: {kind: dense, columns: [x]}}")
     names = {"file": "a.tsv", "empty": "empty.tsv", "fake": "fake.gz", "schema": "s.yaml"}
     for key, name in names.items():
