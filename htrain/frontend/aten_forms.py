@@ -66,7 +66,7 @@ class Call:
         self.target, self.name, self.meta = node.target, node.name, node.meta
         self.args, self.kwargs = Arguments(node.args), Keywords(node.kwargs)
         schema = getattr(node.target, "_schema", None)
-        self._arguments: Sequence[Any] = schema.arguments if schema else ()  # as torch declares them
+        self.arguments: Sequence[Any] = schema.arguments if schema else ()  # as torch declares them
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -77,12 +77,12 @@ class Call:
 
     def operands(self) -> list[Any]:
         """The arguments that the op cannot do without and that are tensors, or numbers in their place, in order."""
-        taken = [str(a.type) in ("Tensor", "number") and not a.has_default_value() for a in self._arguments]
+        taken = [str(a.type) in ("Tensor", "number") and not a.has_default_value() for a in self.arguments]
         return [self.args[place] for place, is_operand in enumerate(taken[: len(self.args)]) if is_operand]
 
     def argument(self, name: str) -> Any:
         """The argument called `name`, wherever it is given, or torch's default. Raises StopIteration where the op has none of this name."""
-        place, declared = next((i, a) for i, a in enumerate(self._arguments) if a.name == name)
+        place, declared = next((i, a) for i, a in enumerate(self.arguments) if a.name == name)
         return argument(self, place, name, declared.default_value)
 
     def told_by_shape(self) -> None:
@@ -92,7 +92,7 @@ class Call:
 
     def unread(self) -> dict[str, Any]:
         """The arguments that were given, are not torch's defaults and were not read, by name."""
-        given = {argument.name: (place, argument) for place, argument in enumerate(self._arguments)}
+        given = {argument.name: (place, argument) for place, argument in enumerate(self.arguments)}
         left = {}
         for name, (place, argument) in given.items():
             positional = place < len(self.node.args)

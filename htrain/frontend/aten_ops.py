@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from htrain.errors import ModelError
+from htrain.frontend.aten_draws import WHOLE_DRAWS
 from htrain.frontend.aten_forms import Call, Handler, argument, in_its_dtype, refuse
 from htrain.frontend.aten_fourier import FOURIER, OF_COMPLEX
 from htrain.frontend.aten_index import INDEX
@@ -26,11 +27,8 @@ from htrain.ops.padding import without_padding_gradient
 from htrain.ops.user_ops import TARGET, attributes_from, require_elementwise
 
 _COUNTS = "how many it finds depends on the values of a batch: keep all places, and give some of them no weight by torch.where"
-_SAMPLES = "it draws random numbers that are whole: draw them when the data is made, an input of forward(), or take others of the batch, as x.roll(1, 0)"
 CURES = {
     "aten.embedding_renorm.default": "an Embedding with max_norm changes its rows as it reads them: build it without",
-    **dict.fromkeys((f"aten.randint.{form}" for form in ("default", "low")), _SAMPLES),
-    **dict.fromkeys(("aten.randperm.default", "aten.multinomial.default"), _SAMPLES),
     **dict.fromkeys(("aten.nonzero.default", "aten._unique2.default", "aten.unique_dim.default"), _COUNTS),
     "aten.bincount.default": "write it as F.one_hot(ids, num_classes).sum(0)",
 }
@@ -303,7 +301,16 @@ HANDLERS: dict[str, Handler] = {
     **{f"aten.{name}": _same(definition) for definition in OPS.values() for name in definition.aten},
     **{
         f"aten.{name}": handler
-        for name, handler in {**TORCH, **_FORMS, **SHAPES, **INDEX, **MATRIX, **TRAINING, **FOURIER}.items()
+        for name, handler in {
+            **TORCH,
+            **_FORMS,
+            **SHAPES,
+            **INDEX,
+            **MATRIX,
+            **TRAINING,
+            **WHOLE_DRAWS,
+            **FOURIER,
+        }.items()
     },
     **UNWRITTEN,
     "htrain.embedding_bag.default": _embedding_bag,

@@ -109,11 +109,12 @@ def _uniform(t: Translation, call: Call) -> None:
     low, high = (
         (0.0, 1.0) if "rand" in str(call.target) else (argument(call, 1, "from", 0.0), argument(call, 2, "to", 1.0))
     )
-    _require_always(t, call)
+    require_always(t, call)
     _draw(t, call, "UniformDraw", {"low": float(low), "high": float(high)})
 
 
-def _require_always(t: Translation, call: Call) -> None:
+def require_always(t: Translation, call: Call) -> None:
+    """Raises ModelError for uniform numbers, or what is made of them, that are drawn in training alone."""
     if not t.draws_always:
         raise refuse(
             t, call,
@@ -124,9 +125,9 @@ def _require_always(t: Translation, call: Call) -> None:
 
 def _exponential(t: Translation, call: Call) -> None:
     """-log of uniform numbers, of which none is 0 or 1, as F.gumbel_softmax takes the logarithm of what is made of them."""
-    _require_always(t, call)
+    require_always(t, call)
     rate = float(argument(call, 1, "lambd", 1.0))
-    drawn = _uniform_step(t, call)
+    drawn = uniform_step(t, call)
     drawn = t.step(call.node, "Clip", (drawn,), {"min": 2.0**-25, "max": 1 - 2.0**-24})
     drawn = t.step(call.node, "Neg", (t.step(call.node, "Log", (drawn,)),))
     if rate != 1:
@@ -136,14 +137,14 @@ def _exponential(t: Translation, call: Call) -> None:
 
 def _bernoulli(t: Translation, call: Call) -> None:
     """1 where a uniform number is below the probability."""
-    _require_always(t, call)
+    require_always(t, call)
     probability = argument(call, 1, "p", None)
     below = t.blob(call.args[0] if probability is None else float(probability))
-    ones = t.step(call.node, "Less", (_uniform_step(t, call), below))
+    ones = t.step(call.node, "Less", (uniform_step(t, call), below))
     t.add(call.node, "Cast", (ones,), {"to": dtype_name(call.meta["val"].dtype)})
 
 
-def _uniform_step(t: Translation, call: Call) -> str:
+def uniform_step(t: Translation, call: Call) -> str:
     """Uniform numbers in [0, 1), in the shape of the result."""
     call.args.read.add(0)
     attrs: dict[str, Attr] = {"low": 0.0, "high": 1.0, "seed": 0, "always": True}

@@ -21,6 +21,7 @@ from htrain.frontend.translation import Translation, dtype_name, static_value
 from htrain.frontend.unwritten import UNWRITTEN
 from htrain.net.net import Init, Net, Parameter
 from htrain.net.rewriting import only_needed
+from htrain.net.slices import leading_to
 from htrain.ops.draw import is_draw, is_noise
 
 _CONSTANT_BYTES = 1 << 20  # a larger buffer is a parameter with a file: plans hold constants in their nets
@@ -47,7 +48,8 @@ def capture(
     needed = needed_for(program, outputs)
     if draws := draws_of(needed):
         evaluated = partial(_draws, model, example_inputs, logit, own_loss=own_loss)
-        translation.draws_always = draws_always(model, draws, evaluated)
+        scores_draw = draws_of(needed_for(program, outputs[-1:]))  # a loss is no matter of evaluation
+        translation.draws_always = not scores_draw or draws_always(model, draws, evaluated)
     translation.tables = _tables(program, translation, needed)
     for node in program.graph.nodes:
         if node.op == "call_function" and node in needed:
@@ -68,8 +70,9 @@ def _draws(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], logit: 
 
 
 def _drawn(net: Net) -> list[str]:
-    """A sentence for random numbers that forward() draws in evaluation, too."""
-    if not any(is_draw(op) and not is_noise(op) for op in net.ops):
+    """A sentence for random numbers that forward() draws in evaluation, too, for what is scored."""
+    scored = (net.ops[place] for place in leading_to(net.ops, net.outputs[-1:]))
+    if not any(is_draw(op) and not is_noise(op) for op in scored):
         return []
     return [
         "forward() draws random numbers in evaluation, too: other ones for each batch in training, and the same for each batch in evaluation"

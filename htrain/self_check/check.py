@@ -13,7 +13,7 @@ from htrain.frontend.captured import Captured
 from htrain.self_check.compare import Difference, differences, noise_between
 from htrain.self_check.evaluation import Evaluated, notes_of_evaluation
 from htrain.self_check.inputs import Drawing, Inputs
-from htrain.self_check.ours import Ours
+from htrain.self_check.ours import Ours, without_draws
 from htrain.self_check.outcome import Outcome, Rows
 from htrain.self_check.values import Table, Values, draw_values
 from htrain.spec.options import Options
@@ -145,7 +145,9 @@ class _Check:
         count, tame = self._reference.batch_size, kind == "tame"
         values = self._values(seed, positive=tame, scale=1.0)
         if self._inputs is None:
-            self._inputs = Inputs(self._captured.net, self._example, values.dense, often=self._padding_rows())
+            self._inputs = Inputs(
+                without_draws(self._captured.net), self._example, values.dense, often=self._padding_rows()
+            )
         inputs: Tensors = self._example
         if kind != "example":
             inputs = self._inputs.draw(Drawing(count, tame, generator))

@@ -9,7 +9,7 @@ from htrain.compiler.fusing import fuse_forward
 from htrain.compiler.lowering import forward_net
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
-from htrain.net.net import Op
+from htrain.net.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.draw import all_alike, is_draw
 from htrain.self_check.outcome import Gradient, Outcome, summed_rows
@@ -21,6 +21,11 @@ from htrain.transform.gradient import add_gradients
 from htrain.transform.loss import final_sigmoid
 
 
+def without_draws(net: Net) -> Net:
+    """The net with nothing dropped, and one number for all that it draws."""
+    return without_dropouts(net.with_ops(all_alike(op, KNOWN_DRAW) if is_draw(op) else op for op in net.ops))
+
+
 class Ours:
     """A captured model, ready to run. `probability`: what the model returns is the sigmoid of the logit. `ops` are its own, with what they draw."""
 
@@ -30,10 +35,9 @@ class Ours:
         )  # shorter FCs are off by what they were asked to be off by
         exact = replace(options, numerics=full)
         lowered = forward_net(captured, exact)
-        known = lowered.with_ops(all_alike(op, KNOWN_DRAW) if is_draw(op) else op for op in lowered.ops)
         self.ops = lowered.ops
         self._evaluation = lowered.with_ops(OPS[op.type].in_evaluation(op) for op in lowered.ops)
-        forward = fuse_forward(without_dropouts(known), exact)
+        forward = fuse_forward(without_draws(lowered), exact)
         self.net, self._gradients = add_gradients(forward)
         self._lookups = {op.inputs[0]: op for op in self.net.ops if op.type == "Lookup"}
         self.probability = final_sigmoid(captured.net, options.loss) is not None

@@ -23,6 +23,33 @@ _DROPOUTS = frozenset(
 _SLOPES = frozenset({torch.rrelu, torch.rrelu_, F.rrelu})
 
 
+_GRAIN = int(torch.tensor(KNOWN_DRAW) * (1 << 24))  # of what whole numbers are made of (htrain.frontend.aten_draws)
+
+
+def _whole(drawn: torch.Tensor, *bounds: Any, low: int = 0, high: int = 0, **rest: Any) -> torch.Tensor:
+    """One number for all, between the bounds."""
+    numbers = [bound for bound in bounds if isinstance(bound, int)]
+    high = numbers[-1] if numbers else high
+    low = numbers[0] if len(numbers) > 1 else low
+    return torch.full_like(drawn, low + ((_GRAIN << 24) + _GRAIN) % (high - low))
+
+
+def _by_weights(drawn: torch.Tensor, input: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    """The number that a known share of all weights leads to."""
+    sums = input.cumsum(-1)
+    share = torch.tensor(KNOWN_DRAW).to(sums.dtype) * sums[..., -1:]
+    return torch.searchsorted(sums, share, right=True).expand_as(drawn).clone()
+
+
+_WHOLE = {
+    torch.randint: _whole,
+    torch.randint_like: _whole,
+    torch.randperm: lambda drawn, *_, **__: torch.full(drawn.shape, KNOWN_DRAW).argsort(0),
+    torch.multinomial: _by_weights,
+    torch.Tensor.multinomial: _by_weights,
+}
+
+
 class WithoutDropouts(TorchFunctionMode):
     """Within, a dropout gives what it takes, and attention drops none of its weights, in training mode, too. `drops`: one that was on has been left out."""
 
@@ -38,6 +65,8 @@ class WithoutDropouts(TorchFunctionMode):
             return _filled(*args, **given)
         if func in _UNIFORM_INTO:
             return _filled_between(*args, **given)
+        if func in _WHOLE:
+            return _WHOLE[func](func(*args, **given), *args, **given)
         if func is torch.normal:
             return _filled(func(*args, **given), *args[:2])
         if func is torch.Tensor.exponential_:

@@ -38,6 +38,8 @@ def add_loss(net: Net, loss: str) -> Net:
 def _cure(output: Blob) -> str:
     """What to do about an output that is not one float32 for each example."""
     of_floats = output.dtype in ("float64", "float16", "bfloat16")
+    if not output.shape:
+        return "is it the loss? then return it beside what is scored, `return loss, logit`, and compile with --loss own"
     return (
         f"return it as float32, by .float(), where it is {output.dtype}"
         if of_floats

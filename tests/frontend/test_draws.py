@@ -1,6 +1,7 @@
 """Models that draw random numbers: noise of training alone, and draws that evaluation makes, too."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from htrain.net.blobs import BATCH_KEY
 from htrain.ops import OPS
 from htrain.self_check.capture import Model, capture_model
 from htrain.spec.options import Options
+from htrain.transform.dropout import seed_dropouts
 from tests.frontend.test_torch_model import interpret
 
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
@@ -153,7 +155,7 @@ class Layer(nn.Module):
 
 
 def drawn_by(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, key: int) -> torch.Tensor:
-    net = capture(Layer(layer), {"x": x[:4]}).net
+    net = seed_dropouts(capture(Layer(layer), {"x": x[:4]}).net, 0)
     return interpret(net, {}, {"x": x, BATCH_KEY.name: torch.tensor([key])}, len(x))
 
 
@@ -172,6 +174,95 @@ def test_ones_are_as_often_drawn_as_their_probability_says() -> None:
     ones = drawn_by(torch.bernoulli, shares.expand(20000, 4), 3)
     torch.testing.assert_close(ones.mean(0), shares, rtol=0, atol=0.015)
     assert set(ones.unique().tolist()) == {0.0, 1.0}
+
+
+COUNTED = torch.tensor([1.0, 0.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("draw", "shares"),
+    [
+        (lambda x: torch.randint(5, (x.shape[0], 4)), [0.2] * 5),
+        (lambda x: torch.randint(-2, 3, (x.shape[0], 4), dtype=torch.int32) + 2, [0.2] * 5),
+        (lambda x: torch.randint_like(x, 5).long(), [0.2] * 5),
+        (lambda x: torch.randint_like(x[:, :2].long(), 1, 4), [0, 1 / 3, 1 / 3, 1 / 3]),
+        (lambda x: torch.multinomial(COUNTED, x.shape[0] * 4, replacement=True).view(-1, 4), [1 / 8, 0, 3 / 8, 1 / 2]),
+        (lambda x: COUNTED.double().multinomial(x.shape[0], replacement=True)[:, None], [1 / 8, 0, 3 / 8, 1 / 2]),
+    ],
+)
+def test_whole_numbers_are_drawn_as_often_as_pytorch_draws_them(
+    draw: Callable[[torch.Tensor], torch.Tensor], shares: list[float]
+) -> None:
+    def drawn(key: int) -> torch.Tensor:
+        return drawn_by(lambda x: draw(x) + 0 * x[:, :1].int(), torch.zeros(20_000, 4), key).long()
+
+    first = drawn(3)
+    assert first.shape == draw(torch.zeros(20_000, 4)).shape
+    assert (torch.bincount(first.flatten()) / first.numel()).tolist() == pytest.approx(shares, abs=0.015)
+    assert (first.flatten().bincount() == 0).tolist() == [share == 0 for share in shares]
+    assert torch.equal(first, drawn(3))
+    assert not torch.equal(first, drawn(4))
+
+
+def test_the_rows_of_the_largest_tables_are_all_drawn() -> None:
+    rows = 3 * 10**9
+    drawn = drawn_by(lambda x: torch.randint(rows, (x.shape[0], 4)) + 0 * x.int(), torch.zeros(20_000, 4), 1)
+    assert drawn.unique().numel() > 79_900, "a float32 alone has 2^24 values"
+    assert drawn.min() >= 0
+    assert drawn.max() < rows
+    assert (torch.bincount((drawn // (rows // 8)).flatten(), minlength=8) / drawn.numel()).tolist() == pytest.approx(
+        [1 / 8] * 8, abs=0.01
+    )
+
+
+def test_a_random_order_has_each_example_once() -> None:
+    def drawn(key: int) -> torch.Tensor:
+        return drawn_by(lambda x: torch.randperm(x.shape[0])[:, None] + 0 * x[:, :1].int(), torch.zeros(1000, 4), key)[
+            :, 0
+        ]
+
+    assert drawn(1).sort().values.tolist() == list(range(1000))
+    assert not torch.equal(drawn(1), drawn(2))
+    assert abs(float(torch.corrcoef(torch.stack([drawn(1).double(), torch.arange(1000.0).double()]))[0, 1])) < 0.15
+
+
+class Ranked(nn.Module):
+    """Bayesian personalised ranking, by negatives that forward() draws: `always`, or while it trains alone."""
+
+    def __init__(self, draw: Callable[[torch.Tensor], torch.Tensor], *, always: bool = True) -> None:
+        super().__init__()
+        self.items, self.first, self.draw, self.always = nn.Embedding(50, 4), nn.Linear(3, 4), draw, always
+
+    def forward(self, x: torch.Tensor, item: torch.Tensor) -> Any:
+        user, item = self.first(x), item[:, 0]
+        score = (user * self.items(item)).sum(1)
+        if not (self.training or self.always):
+            return score
+        worse = (user[:, None] * self.items(self.draw(item))).sum(2)
+        return -F.logsigmoid(score[:, None] - worse).mean(), score
+
+
+@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda item: torch.randint(50, (item.shape[0], 3)),
+        lambda item: torch.randint_like(item, 50)[:, None],
+        lambda item: (torch.rand(item.shape[0], 3) * 50).long(),
+        lambda item: item[torch.randperm(item.shape[0])][:, None],
+        lambda item: torch.multinomial(torch.arange(50.0), item.shape[0] * 3, replacement=True).view(-1, 3),
+    ],
+)
+def test_negatives_that_forward_draws_are_trained_as_by_pytorch(
+    draw: Callable[[torch.Tensor], torch.Tensor], always: bool
+) -> None:
+    inputs = {**X, "item": torch.arange(4)[:, None]}
+    model = capture_model(
+        Ranked(draw, always=always), schema=CRITEO, example_inputs=inputs, logit="", label="", loss="own"
+    )
+    assert model.compare(Options(loss="own")) == ()
+    assert model.captured.notes == ()
+    assert [name for name, p in model.captured.net.parameters.items() if p.kind == "table"] == ["items.weight"]
 
 
 @pytest.mark.parametrize(

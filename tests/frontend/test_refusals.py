@@ -74,7 +74,8 @@ ROOT = r"in forward\(\) of Model cannot be compiled: "
 COMPUTED = r"in forward\(\) of Model cannot be computed: "
 CASES: dict[str, tuple[nn.Module, str]] = {
     "an op of the model itself": (Model(lambda m, x: torch.special.erfcx(x)), r"^aten.special_erfcx.default " + ROOT + "htrain has no such op"),
-    "random numbers": (Model(lambda m, x: x + torch.randint(9, (4,))), r"^aten.randint.default " + ROOT + "it draws random numbers"),
+    "whole numbers in training": (Model(lambda m, x: x + torch.randint(9, (4,)) if m.training else x), r"^aten.randint.default .*drawn in training alone"),
+    "none drawn twice": (Model(lambda m, x: x + torch.multinomial(torch.ones(9), 4)), r"^aten.multinomial.default .*: it draws .* replacement=True"),
     "dropout between layers": (Model(lambda m, x: m.cells(x[:, None])[0][:, 0], cells=GRU), "in module 'cells' .*: dropout between"),
     "an instance norm's statistics": (Model(lambda m, x: m.norm(x[:, None])[:, 0], norm=TRACKING), "module 'norm' .*: build it with track_running_stats=False"),
     "an average of all batches": (Model(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(4, momentum=None)), "module 'norm' has momentum=None"),
@@ -150,8 +151,6 @@ COUNTED: dict[str, tuple[Forward, str]] = {
     "nonzero": (lambda m, x: x + (x > 0).nonzero().sum(), "how many it finds depends on the values of a batch"),
     "unique": (lambda m, x: x + torch.unique(x).sum(), "how many it finds depends on the values of a batch"),
     "bincount": (lambda m, x: x + torch.bincount(x[:, 0].long(), minlength=4), "write it as F.one_hot"),
-    "randint": (lambda m, x: x + torch.randint(0, 9, (4,)), "draw them when the data is made"),
-    "randperm": (lambda m, x: x + x[torch.randperm(len(x))], "draw them when the data is made"),
 }
 
 

@@ -38,9 +38,8 @@ def one_output(blob: Blob) -> Net:
 
 @pytest.mark.parametrize("shape", [(B, 2), (), (3,)])
 def test_a_logit_of_another_shape_is_refused(shape: tuple) -> None:
-    with pytest.raises(
-        ModelError, match=r"^the logit y: .* must be float32\[B\] or float32\[B,1\]: name another output"
-    ):
+    cure = "name another output" if shape else "is it the loss?"
+    with pytest.raises(ModelError, match=rf"^the logit y: .* must be float32\[B\] or float32\[B,1\]: {cure}"):
         add_loss(one_output(Blob("y", shape, "float32")), "bce")
 
 

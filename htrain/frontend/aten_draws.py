@@ -1,0 +1,72 @@
+"""ATen ops that draw whole numbers, as negatives are drawn in forward(): made of uniform numbers, which a net draws again by a hash."""
+
+import torch
+
+from htrain.frontend.aten_forms import Call, Handler, refuse
+from htrain.frontend.aten_training import require_always, uniform_step
+from htrain.frontend.translation import Translation, dtype_name
+
+_GRAINS = 1 << 24  # a float32 between 0 and 1 is one of so many
+
+
+def _between(t: Translation, call: Call) -> None:
+    """Whole numbers from `low` up to `high` - 1: of 48 random bits what is left modulo their count, so that large tables have all of their rows drawn."""
+    require_always(t, call)
+    call.told_by_shape()
+    names = [argument.name for argument in call.arguments]
+    low, high = (int(call.argument(name)) if name in names else 0 for name in ("low", "high"))
+    first, second = (_grains(t, call) for _ in range(2))
+    bits = t.step(call.node, "Add", (t.step(call.node, "Mul", (first, _constant(t, call, _GRAINS))), second))
+    drawn = t.step(call.node, "Mod", (bits, _constant(t, call, high - low)))
+    drawn = t.step(call.node, "Add", (drawn, _constant(t, call, low))) if low else drawn
+    dtype = dtype_name(call.meta["val"].dtype)
+    t.names[call.node] = drawn if dtype == "int64" else t.step(call.node, "Cast", (drawn,), {"to": dtype})
+
+
+def _grains(t: Translation, call: Call) -> str:
+    """24 random bits, int64, for each number of the result."""
+    scaled = t.step(call.node, "Mul", (uniform_step(t, call), _constant(t, call, float(_GRAINS))))
+    return t.step(call.node, "Cast", (scaled,), {"to": "int64"})
+
+
+def _constant(t: Translation, call: Call, number: float) -> str:
+    return t.constant(torch.tensor(number), module=t.module_of(call.node))
+
+
+def _permutation(t: Translation, call: Call) -> None:
+    """The places of uniform numbers in ascending order."""
+    require_always(t, call)
+    call.told_by_shape()
+    t.names[call.node] = t.step(call.node, "ArgSort", (uniform_step(t, call),), {"dim": 0, "descending": False})
+    t.mixing.setdefault(f"a random order in {t.where(call.node)}")
+
+
+def _by_weights(t: Translation, call: Call) -> None:
+    """In which weight's part of the sum of all a uniform share of it lies."""
+    require_always(t, call)
+    call.told_by_shape()
+    source, (count, *rows) = call.args[0], call.args[0].meta["val"].shape
+    if rows or not isinstance(count, int) or not call.argument("replacement"):
+        raise refuse(
+            t,
+            call,
+            "it draws by other weights for each example, or none twice: give it one list of weights, and replacement=True",
+        )
+    sums = t.step(call.node, "CumSum", (t.blob(source),), {"axis": 0})
+    total = t.step(call.node, "Slice", (sums,), {"axis": 0, "start": count - 1, "end": count, "step": 1})
+    dtype = dtype_name(source.meta["val"].dtype)
+    drawn = uniform_step(t, call)
+    drawn = drawn if dtype == "float32" else t.step(call.node, "Cast", (drawn,), {"to": dtype})
+    parts = t.step(
+        call.node, "SearchSorted", (sums, t.step(call.node, "Mul", (drawn, total))), {"out_int32": False, "right": True}
+    )
+    t.names[call.node] = t.step(
+        call.node, "Min", (parts, _constant(t, call, count - 1))
+    )  # a share may be rounded up to the whole
+
+
+WHOLE_DRAWS: dict[str, Handler] = {
+    **dict.fromkeys(("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype"), _between),
+    "randperm.default": _permutation,
+    "multinomial.default": _by_weights,
+}
