@@ -288,7 +288,9 @@ RULES: Mapping[str, Rule] = {
     "MaxAlong": partial(_extreme, values="ReduceMax", places="ArgMax"),
     "MinAlong": partial(_extreme, values="ReduceMin", places="ArgMin"),
     "LargestK": _largest,
-    "Sort": partial(_sorted, indices_alone=False),
+    **dict.fromkeys(
+        ("Sort", "SortStable"), partial(_sorted, indices_alone=False)
+    ),  # of equal values TopK takes those of lower places first
     "ArgSort": partial(_sorted, indices_alone=True),
     "Norm": _norm,
     "Variance": partial(_variance, root=False),

@@ -24,6 +24,7 @@ from htrain.frontend.batch_parts import BatchParts
 from htrain.frontend.blame import noted_guards, place_of
 from htrain.frontend.channel_dropouts import ChannelDropouts
 from htrain.frontend.custom_functions import traced_functions
+from htrain.frontend.formulas import Formulas
 from htrain.frontend.gradient_rules import GradientRules
 from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
@@ -109,6 +110,7 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
                 SparseProducts(),
                 BatchParts(),
                 ChannelDropouts(),
+                Formulas(),
                 traced_functions(),
             ):
                 program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)

@@ -33,7 +33,7 @@ _OTHERS = {
     "MaxPool2d": "max_pool2d_with_indices", "Median": "median.dim", "MinAlong": "min.dim", "Norm": "linalg_vector_norm", "Rnn": "rnn_tanh.input",
     "RnnRelu": "rnn_relu.input", "Roll": "roll", "Scatter": "scatter.src", "ScatterAdd": "scatter_add", "ScatterReduce": "scatter_reduce.two",
     "ScatterValue": "scatter.value", "SelectScatter": "select_scatter", "SliceScatter": "slice_scatter", "Sort": "sort", "LargestK": "topk",
-    "Variance": "var.correction", "RepeatInterleave": "repeat_interleave.self_int", "Deviation": "std.correction",
+    "SortStable": "sort.stable", "Variance": "var.correction", "RepeatInterleave": "repeat_interleave.self_int", "Deviation": "std.correction",
 }  # fmt: skip
 _WITHOUT_GRADIENT = {
     "All": "all", "AllAlong": "all.dim", "Any": "any", "AnyAlong": "any.dim", "ArgMin": "argmin", "ArgSort": "argsort", "Bucketize": "bucketize.Tensor",

@@ -115,7 +115,7 @@ OF_TORCH = (
 
 
     aten("SelectScatter", ROW, ((B,), normal), dim=1, index=2), aten("SliceScatter", ROW, ((B, 2), normal), dim=1, start=1, end=3),
-    aten("Sort", ROW, dim=1, descending=True), aten("ArgSort", ROW, dim=1), aten("LargestK", ROW, k=2, dim=1),
+    aten("Sort", ROW, dim=1, descending=True), aten("SortStable", ROW, stable=True, dim=1), aten("ArgSort", ROW, dim=1), aten("LargestK", ROW, k=2, dim=1),
     aten("Variance", ROW, dim=(1,), correction=1.0), aten("Deviation", ROW, dim=(1,), correction=1.0), aten("RepeatInterleave", ROW, repeats=2, dim=1),
     aten("Bucketize", ROW, ((3,), lambda g, s: torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64))), aten("OneHot", ((B,), below(5)), num_classes=5),
     aten("SearchSorted", ((3,), lambda g, s: torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)), ROW), aten("Diagonal", ((B, 3, 3), normal), dim1=1, dim2=2),
