@@ -22,8 +22,8 @@ from htrain.errors import ModelError
 from htrain.frontend.batch_casts import symbolic_casts
 from htrain.frontend.batch_parts import BatchParts
 from htrain.frontend.blame import noted_guards, place_of
-from htrain.frontend.channel_dropouts import ChannelDropouts
 from htrain.frontend.custom_functions import traced_functions
+from htrain.frontend.dropouts import Dropouts
 from htrain.frontend.formulas import Formulas
 from htrain.frontend.gradient_rules import GradientRules
 from htrain.frontend.keyed_features import captured_features
@@ -109,7 +109,7 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
                 GradientRules(),
                 SparseProducts(),
                 BatchParts(),
-                ChannelDropouts(),
+                Dropouts(),
                 Formulas(),
                 traced_functions(),
             ):

@@ -19,6 +19,7 @@ _NORMAL_INTO, _UNIFORM_INTO = (
 )  # those of init call them unseen
 _DROPOUTS = frozenset(
     {torch.dropout, torch.dropout_, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout}
+    | {F.alpha_dropout, F.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout}
 )
 _SLOPES = frozenset({torch.rrelu, torch.rrelu_, F.rrelu})
 

@@ -73,8 +73,29 @@ def fewer(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return y + torch.randn(4) if model.training else y
 
 
-def dropped(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def shifted(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model.first(x + torch.rand_like(x)) if model.training else model.first(x)
+
+
+def kept(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model.first(x * (torch.rand_like(x) > 0.2)) if model.training else model.first(x)
+
+
+def unknown(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Features, and examples, that a value stands for which is learnt."""
+    y = model.first(x)
+    if model.training:
+        y = torch.where(torch.rand(x.shape[0], 1) < 0.1, model.second.bias, y)
+        y = y.masked_fill(torch.empty_like(y).uniform_(-1, 1) >= 0.9, 0.0)
+    return y
+
+
+def scaled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model.first(x * (torch.rand_like(x) > 0.2) / 0.8) if model.training else model.first(x)
+
+
+def half(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model.first(x * (torch.rand_like(x) > 0.5)) if model.training else model.first(x)
 
 
 def captured(then: Forward) -> Model:
@@ -111,16 +132,28 @@ def test_the_module_keeps_its_modes() -> None:
     assert [module.training, module.first.training, module.top.training] == [True, True, False]
 
 
-def test_evaluation_that_does_something_else_is_found() -> None:
+@pytest.mark.parametrize("then", [other, scaled, half])
+def test_evaluation_that_does_something_else_is_found(then: Forward) -> None:
     with pytest.raises(ModelError, match=r"in evaluation \(model.eval\(\)\) gives something else than without them"):
-        captured(other).compare(Options())
+        captured(then).compare(Options())
+
+
+@pytest.mark.parametrize("then", [kept, unknown])
+def test_what_a_model_masks_while_it_trains_is_whole_in_evaluation(then: Forward) -> None:
+    model = captured(then)
+    assert model.compare(Options())[1:] == ()  # but that `second` is not used
+    net, x = seed_dropouts(model.captured.net, 0), torch.randn(5000, 3)
+    values = {name: torch.ones(p.shape) for name, p in net.parameters.items()}
+    by_key = [interpret(net, values, {"x": x, BATCH_KEY.name: torch.tensor([key])}, len(x)) for key in (1, 1, 2)]
+    assert torch.equal(by_key[0], by_key[1])
+    assert 0.05 < float((by_key[0] != by_key[2]).float().mean()) < 0.9
 
 
 @pytest.mark.parametrize(
     ("then", "why"),
     [
         (fewer, "2 times while it trains, and 1 times in evaluation"),
-        (dropped, "uniform numbers that are drawn in training alone"),
+        (shifted, "uniform numbers that are drawn in training alone"),
     ],
 )
 def test_what_evaluation_has_no_value_for_is_refused(then: Forward, why: str) -> None:
@@ -137,6 +170,7 @@ def masked(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """By what a model has of layers that draw while they train alone."""
     y = F.rrelu(model.first(x), 0.1, 0.6, model.training).unsqueeze(2) * model.second(x).unsqueeze(1)
     y = F.dropout2d(F.dropout1d(y, 0.4, model.training)[..., None], 0.2, model.training)[..., 0]
+    y = nn.AlphaDropout(0.2).train(model.training)(y) + F.feature_alpha_dropout(y, 0.3, model.training)
     return nn.Dropout1d(0.1).train(model.training)(y).sum(1)
 
 
@@ -273,6 +307,22 @@ def test_channels_are_dropped_whole_and_the_others_scaled(layer: nn.Module, shap
     assert bool((made == made[:, :, :1]).all())
     assert sorted(made.unique().tolist()) == pytest.approx([0.0, 1 / 0.7])
     assert float((made[:, :, 0] == 0).float().mean()) == pytest.approx(0.3, abs=0.015)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(("layer", "shape"), [(nn.AlphaDropout, (6,)), (nn.FeatureAlphaDropout, (6, 5))])
+def test_alpha_dropouts_keep_the_mean_and_the_variance_as_those_of_pytorch(
+    layer: Callable[[float], nn.Module], shape: tuple[int, ...], p: float
+) -> None:
+    x = torch.full((20_000, *shape), 0.7)
+    made, theirs = drawn_by(layer(p), x, 5), layer(p)(x)
+    assert made.unique().tolist() == pytest.approx(theirs.unique().tolist(), abs=1e-6)
+    dropped = [float((y == y.min()).float().mean()) for y in (made, theirs)]
+    assert dropped[0] == pytest.approx(dropped[1], abs=0.015)
+    assert len(shape) == 1 or bool((made == made[:, :, :1]).all())
+    net = capture(Layer(layer(p)), {"x": x[:4]}).net
+    evaluation = net.with_ops(OPS[op.type].in_evaluation(op) for op in net.ops)
+    assert torch.equal(interpret(evaluation, {}, {"x": x}, len(x)), x)
 
 
 def test_slopes_are_drawn_for_each_number_and_evaluation_takes_their_mean() -> None:

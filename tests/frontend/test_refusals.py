@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from htrain.data import CRITEO
@@ -80,7 +79,6 @@ CASES: dict[str, tuple[nn.Module, str]] = {
     "an instance norm's statistics": (Model(lambda m, x: m.norm(x[:, None])[:, 0], norm=TRACKING), "module 'norm' .*: build it with track_running_stats=False"),
     "an average of all batches": (Model(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(4, momentum=None)), "module 'norm' has momentum=None"),
     "draws": (Model(lambda m, x: x * torch.bernoulli(torch.full_like(x, 0.5)) if m.training else x), r"drawn in training alone, .* nn.Dropout1d"),
-    "an alpha dropout": (Model(lambda m, x: F.alpha_dropout(x, 0.2, m.training)), r"drawn in training alone, .* nn.Dropout1d"),
     "random numbers of a batch": (Model(lambda m, x: x + torch.poisson(x.abs())), "it draws random numbers"),
     "max_norm": (Model(lambda m, x: x + m.e((x[:, 0] > 0).long()), e=nn.Embedding(9, 4, max_norm=1.0, norm_type=1)), "max_norm and norm_type=1"),
     "max_norm of a weight": (Model(lambda m, x: x + m.e(torch.tensor(1)), e=nn.Embedding(9, 4, max_norm=1.0)), "an embedding with max_norm that is no table"),
