@@ -15,6 +15,7 @@ from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, IGNORED, handler_of
 from htrain.frontend.captured import Captured, without_gradients
 from htrain.frontend.draws import draws_always, draws_of
 from htrain.frontend.graph_outputs import logit_of, needed_for, own_outputs
+from htrain.frontend.indexed_tables import write_lookups
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
 from htrain.frontend.translation import Translation, dtype_name, static_value
@@ -40,6 +41,7 @@ def capture(
     """
     check_module(model)
     program = export(model, example_inputs)
+    write_lookups(program, model)
     translation = Translation(
         type(model).__name__, _batch_symbol(program, example_inputs), _bag_lengths(program, example_inputs)
     )
