@@ -14,10 +14,14 @@ import torch
 
 from htrain.jit import njit
 
+LEAST_RATE = 1e-20  # below it a weight of float32 cannot be moved, and the product of weight and s is out of range
+
 
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy", inline="always")
 def ftrl_number(w, z, n, grad, lr, beta, l1, l2):  # type: ignore[no-untyped-def]
     """A weight and its z after a step; n has the square of this gradient. All are float32."""
+    if lr < LEAST_RATE and w != np.float32(0.0):
+        return w, z
     scale = (beta + np.sqrt(n)) / lr + l2
     kept = min(max(-z, -l1), l1) if w == np.float32(0.0) else w * scale + np.copysign(l1, w)
     kept -= grad
@@ -29,6 +33,9 @@ def ftrl_step(
 ) -> None:
     """Step w, z and n, of one shape, along the gradient dw."""
     scale = n.addcmul_(dw, dw).sqrt().add_(beta).div_(lr).add_(l2)
+    if lr < LEAST_RATE:
+        z.copy_(torch.where(w == 0, z.clamp(-l1, l1) + dw, z))
+        return
     kept = torch.where(w == 0, z.neg().clamp_(-l1, l1), w * scale + l1 * w.sign()).sub_(dw)
     z.copy_(kept).neg_()
     w.copy_(kept.sub_(kept.clamp(-l1, l1)).div_(scale))

@@ -234,7 +234,7 @@ def momentum_loop(table, moving, ids, grads, first_row, lr, momentum):  # type: 
 
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 def ftrl_loop(table, state, ids, grads, first_row, lr, beta, l1, l2):  # type: ignore[no-untyped-def]
-    """The loop of `ftrl_rows`. Returns as `sgd_loop` does."""
+    """The loop of `ftrl_rows`. A rate of 0 moves no weight. Returns as `sgd_loop` does."""
     if not _shapes_fit(table, ids, grads) or state.shape[1] != 2 * table.shape[1]:
         return False
     alpha, floor, dead, ridge = np.float32(lr), np.float32(beta), np.float32(l1), np.float32(l2)

@@ -12,9 +12,10 @@ from paper_ftrl import PaperFtrl
 from htrain.errors import DataError
 from htrain.ops import OPS, step_loops
 from htrain.ops.accelerated import accelerated_type
+from htrain.ops.rates import Rates
 from htrain.spec.clipping import NoClip
 from htrain.spec.optimizers import Ftrl
-from htrain.spec.schedules import ConstantRate
+from htrain.spec.schedules import ConstantRate, CosineDecay, LinearDecay, Schedule, StepDecay
 from htrain.sync.row_steps import SparseStep, step_rows, stepped
 from htrain.transform.optimizer import dense_op, row_op
 
@@ -76,6 +77,48 @@ def test_steps_of_rows_are_those_of_the_paper(
     np.testing.assert_allclose(table.numpy(), reference.weights, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(state[:, WIDTH:].numpy(), reference.n, rtol=1e-5)
     assert ((table == 0).numpy() == (reference.weights == 0)).all()
+
+
+@pytest.mark.parametrize("kind", ["dense", "rows"])
+@quick
+@given(
+    seed=SEEDS,
+    asked=ASKED,
+    schedule=st.sampled_from(
+        [
+            LinearDecay(decay=20),
+            CosineDecay(warmup=3, decay=17),
+            StepDecay(milestones="5,10,15,19", gamma=1e-12),
+            CosineDecay(decay=20, share=0.5),
+        ]
+    ),
+)
+def test_weights_stay_where_a_schedule_has_taken_the_rate_to_zero(
+    kind: str, seed: int, asked: Ftrl, schedule: Schedule
+) -> None:
+    """The paper's, with an alpha for each step, where that is so small that in double precision it moves nothing that float32 can tell."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(ROWS, WIDTH, generator=generator) * (torch.rand(ROWS, WIDTH, generator=generator) < 0.7)
+    reference = paper(asked, weight)
+    if kind == "dense":
+        type, _, attrs = dense_op(asked, schedule, NoClip())
+        states = [torch.zeros(ROWS, WIDTH), torch.zeros(ROWS, WIDTH), torch.tensor(0)]
+    else:
+        type, _, attrs = row_op(asked, schedule)
+        states = [torch.zeros(ROWS, 2 * WIDTH), torch.tensor(0)]
+    ids = () if kind == "dense" else (torch.arange(ROWS),)
+    rates = Rates(
+        lr=asked.lr, **{name: attrs[name] for name in ("schedule", "warmup", "decay", "share", "milestones", "gamma") if name in attrs}
+    )  # fmt: skip
+    for number in range(40):
+        gradient = torch.randn(ROWS, WIDTH, generator=generator)
+        before = weight.clone()
+        OPS[type].kernel(weight, *states, *ids, gradient, **(attrs if kind == "dense" else {**attrs, "first_row": 0}))
+        reference.at(max(rates.at(number), 1e-25)).step(gradient.double().numpy())
+        if rates.at(number) == 0:
+            assert torch.equal(weight, before)
+    np.testing.assert_allclose(weight.numpy(), reference.weights, rtol=1e-4, atol=1e-5)
+    assert all(state.isfinite().all() for state in states)
 
 
 def test_l1_leaves_weights_exactly_zero_until_gradients_want_them() -> None:

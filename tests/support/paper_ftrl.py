@@ -39,3 +39,12 @@ class PaperFtrl:
         sigma = (np.sqrt(self.n[places] + gradient**2) - np.sqrt(self.n[places])) / self.alpha
         self.z[places] += gradient - sigma * w
         self.n[places] += gradient**2
+
+    def at(self, alpha: float) -> "PaperFtrl":
+        """With another alpha from now on, which says anew what z gives the weights that are not 0."""
+        weights, self.alpha = self.weights, alpha
+        held = (self.beta + np.sqrt(self.n)) / self.alpha + self.l2
+        self.z = np.where(
+            weights == 0, np.clip(self.z, -self.l1, self.l1), -weights * held - np.sign(weights) * self.l1
+        )
+        return self
