@@ -14,7 +14,7 @@ from htrain.net.names import TRAINER, WORKERS
 from htrain.plan.plan import Plan
 from htrain.simulation.costs import Packet, packet_of
 from htrain.simulation.machine import Host, Process
-from htrain.sync.agreement import Verdict, Word
+from htrain.sync.agreement import BEFORE, Verdict, Word
 from htrain.sync.turns import Turns
 
 
@@ -89,8 +89,11 @@ class Reducing:
         world.env.process(self._loop())
 
     def verdict(self, step: int) -> simpy.Event:
-        """Happens when all have said something with a step: to go on."""
-        return self._verdicts.setdefault(step, self._world.env.event())
+        """Happens when all have said something with a step: to go on. Of the numbers BEFORE the first one nobody waits for others."""
+        made = self._verdicts.setdefault(step, self._world.env.event())
+        if step == BEFORE and not made.triggered:
+            made.succeed(Verdict.of(*self.word(step).numbers()))
+        return made
 
     def _loop(self) -> Process:
         while True:

@@ -1,14 +1,17 @@
-"""What trainers in lockstep agree on with every step: whether anybody still has data, and whether anybody was told to pause.
+"""What trainers in lockstep agree on before the first step and with every one: whether anybody has data for the next, and whether anybody was told to pause.
 
-All see the same sums, so that all stop behind the same step; a trainer without data goes along with empty batches until then.
+All see the same sums, so that all stop behind the same step; a trainer without data goes along with empty batches until then. A step of which nobody has an
+example is not run: momentum, decay and counts of updates would move weights along it.
 """
 
 from dataclasses import dataclass
 
+BEFORE = -1  # the first step, in the place of a step's number
+
 
 @dataclass(frozen=True)
 class Word:
-    """What one trainer says with a step."""
+    """What one trainer says with a step: `has_data` is of the batch behind it."""
 
     has_data: bool
     wants_pause: bool
@@ -20,7 +23,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What all have said: no batch is opened after a step with either; the one that is open already is still run."""
+    """What all have said: no batch is opened after a step with either; the one that is open already, as it may be at a `pause`, is still run."""
 
     over: bool
     pause: bool

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from harness import batches_of, relative_differences, run_roles, torch_losses
-from joint import joint_losses, joint_losses_of
+from joint import joint_losses, joint_losses_of, shard_of
 from small_wide_deep import BATCH, DATA, ROWS, model_of
 from torch import nn
+from whole_runs import parameters
 
+import htrain
 from htrain.compiler.pipeline import compile_net
 from htrain.executor.launch.role import RunningRole
 from htrain.executor.settings import RunSettings
@@ -73,6 +75,46 @@ def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path
     for name, tensor in trained.named_parameters():
         for worker in range(workers):
             torch.testing.assert_close(roles[f"trainer:{worker}:0"].store[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dense", "tables", "prefetch"),
+    [
+        ({"dense_optimizer": "adam"}, {"sparse_sync": "allgather", "sparse_optimizer": "sparse_adam"}, True),
+        ({"dense_optimizer": "adamw", "dense_lr": 0.01}, {"cache": "het", "cache_staleness": 0}, True),
+        ({"dense_optimizer": "sgd", "dense_momentum": 0.9}, {"cache": "het", "cache_staleness": 0}, False),
+        ({"dense_optimizer": "adagrad", "dense_weight_decay": 0.1}, {"cache": "lookahead"}, True),
+        ({"dense_optimizer": "adam", "dense_weight_decay": 0.01}, {"sparse_sync": "allgather"}, False),
+    ],
+)
+def test_training_ends_with_the_last_examples_of_all_workers(
+    dense: dict[str, object], tables: dict[str, object], prefetch: bool, tmp_path: Path
+) -> None:
+    """Not with a step of nobody's, along which momentum, decay and counts of updates would move weights; nor is there one where a run goes on and nothing is
+    left to train."""
+    model, captured = model_of("wide_deep.py")
+    options = with_flags(
+        batch_size=BATCH, dense_sync="allreduce", prefetch=prefetch, **{"sparse_optimizer": "sgd", **dense, **tables},  # type: ignore[arg-type]
+    )  # fmt: skip
+    plan = compile_net(captured, this_machine(groups=3, sparse_ps=1, **CLUSTER), options, name="m")
+    data = DATA.replace(f"rows={BATCH * 50}", "rows=770")
+    plan.save(tmp_path / "plan")
+    htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads")
+    trained, shards = parameters(tmp_path / "run"), [shard_of(data, BATCH, worker, 3) for worker in range(3)]
+    assert len({len(shard) for shard in shards}) > 1
+    counts = {float(value) for name, value in trained.items() if name.endswith((":updates", ":step"))}
+    assert counts <= {float(max(map(len, shards)))}
+    _, wanted = joint_losses(model, data, options, 3)
+    if options.cache.kind != "lookahead":  # whose replicas take the mean of what each has stepped by itself
+        of_trainers = [name for name, _ in wanted.named_parameters() if f"trainer_1_0 {name}" in trained]
+        assert of_trainers
+        for name in of_trainers:
+            seen = trained[f"trainer_1_0 {name}"]
+            torch.testing.assert_close(seen, dict(wanted.named_parameters())[name].data, rtol=2e-3, atol=2e-5)
+    htrain.run(tmp_path / "plan", data=data, resume=tmp_path / "run", hosting="threads")
+    again = parameters(tmp_path / "run")
+    assert again.keys() == trained.keys()
+    assert all(torch.equal(again[name], value) for name, value in trained.items())
 
 
 class Added(nn.Module):

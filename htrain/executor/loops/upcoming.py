@@ -40,6 +40,10 @@ class Upcoming:
     def next(self) -> Step | None:
         """The next batch, opened, not asked for; None at the end of the data."""
 
+    @abstractmethod
+    def has_more(self) -> bool:
+        """Whether there is a next batch."""
+
     def ended(self) -> None:
         """The step that was taken last has been run."""
 
@@ -73,6 +77,10 @@ class Called(Source):
     def next(self) -> Machine[Step | None]:
         step: Step | None = yield Call(self._upcoming.next)
         return step
+
+    def has_more(self) -> Machine[bool]:
+        more: bool = yield Call(self._upcoming.has_more)
+        return more
 
     def ended(self) -> Machine[None]:
         yield Call(self._upcoming.ended)

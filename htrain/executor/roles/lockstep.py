@@ -20,7 +20,7 @@ class Lockstep:
         self._has_data: dict[int, bool] = {}
 
     def opened(self, step: int, *, has_data: bool) -> None:
-        """A batch is on its way, or an empty one."""
+        """A batch is on its way, or an empty one; the trainer `has_data` for the step behind it, or has none."""
         self._has_data[step] = has_data
 
     def word(self, step: int) -> Word:

@@ -30,6 +30,7 @@ from htrain.executor.engine.gate import WriteGates
 from htrain.executor.engine.program import Stage
 from htrain.executor.roles.lockstep import Lockstep
 from htrain.net.blobs import BATCH_KEY
+from htrain.sync.agreement import BEFORE
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Wake(NamedTuple):
 
 
 class AwaitVerdict(NamedTuple):
-    """Instruction: wait for what all trainers, who step together, have said with a step that has been run."""
+    """Instruction: wait for what all trainers, who step together, have said with a step that has been run, or BEFORE the first."""
 
     step: int
 
@@ -132,6 +133,10 @@ class Source:
     @abstractmethod
     def next(self) -> Machine[Step | None]:
         """The next batch, opened, not asked for; None at the end of the data."""
+
+    @abstractmethod
+    def has_more(self) -> Machine[bool]:
+        """Whether there is a next batch. Nothing of it is known to anybody else before it is taken."""
 
     def ended(self) -> Machine[None]:
         """The step that was taken last has been run."""
@@ -246,9 +251,16 @@ class Ahead(Source):
     def __init__(self, replica: ReplicaMachine, ahead: int, flush: Engine) -> None:
         self._replica, self._ahead, self._flush = replica, ahead, flush
         self._open: deque[tuple[Step, Position]] = deque()
+        self._read: Batch | None = None  # that has not been opened
+
+    def has_more(self) -> Machine[bool]:
+        if not self._open:
+            self._read = self._read or (yield TakeBatch())
+        return bool(self._open or self._read)
 
     def next(self) -> Machine[Step | None]:
-        while len(self._open) < self._ahead and (batch := (yield TakeBatch())):
+        while len(self._open) < self._ahead and (batch := self._read or (yield TakeBatch())):
+            self._read = None
             step = yield from self._replica.opened(inputs_of(batch), batch.num_examples)
             self._open.append((step, batch.position))
         if not self._open:
@@ -304,27 +316,33 @@ def train(replica: ReplicaMachine, source: Source, orders: Orders, *, prefetch: 
 def train_together(
     replica: ReplicaMachine, source: Source, orders: Orders, lockstep: Lockstep, empty: Mapping[str, torch.Tensor], *, prefetch: bool
 ) -> Machine[None]:  # fmt: skip
-    """Train in lockstep: all trainers run the same steps, those without data `empty` ones, and stop behind the same step (HET 3)."""
+    """Train in lockstep: all trainers run the same steps, those without data `empty` ones, and stop behind the same step (HET 3).
+
+    Nobody opens an empty batch before all have said that somebody has examples for its step.
+    """
     together = _Together(replica, source, orders, lockstep, empty)
-    over = False
-    while not over and not orders.stopping:
-        following: Step | None = yield from together.asked_or_empty()
+    yield from together.says(BEFORE)
+    lockstep.heard((yield AwaitVerdict(BEFORE)))
+    while not lockstep.verdict.over and not orders.stopping:
+        following = None if lockstep.verdict.pause else (yield from together.asked_or_empty())
         while following and not orders.stopping:
             step = following
             yield from replica.take_rows(step)
             stops = lockstep.verdict.stops
-            following = (yield from together.asked_or_empty()) if prefetch and not stops else None
+            following = (yield from together.asked()) if prefetch and not stops else None
             yield from replica.run(step)
             yield from source.ended()
             yield StepEnds(step)
             verdict = yield AwaitVerdict(step.state.context.step)
-            stops = lockstep.heard(verdict).stops or stops
-            if not prefetch and not stops:
-                following = yield from together.asked_or_empty()
-        over = lockstep.verdict.over
+            lockstep.heard(verdict)
+            goes_on = not stops and (prefetch or not verdict.pause)  # with others that have asked for a batch already
+            if goes_on and not verdict.over:
+                following = following or (yield from together.asked_or_empty())
         if not orders.stopping:
             yield from source.flush()
-        if not over:  # all have stopped behind the same step; the order to pause may still be on its way here
+        if (
+            not lockstep.verdict.over
+        ):  # all have stopped behind the same step; the order to pause may still be on its way here
             yield Rest(is_to_come=True)
             lockstep.go_on()
 
@@ -344,16 +362,26 @@ class _Together:
         self._lockstep, self._empty = lockstep, empty
         self._taken = 0
 
+    def says(self, step: int) -> Machine[None]:
+        """What this trainer says with a step is known."""
+        more = self._orders.allows(self._taken) and (yield from self._source.has_more())
+        self._lockstep.opened(step, has_data=more)
+
+    def asked(self) -> Machine[Step | None]:
+        """The next batch, its rows asked for; None at the end of the data."""
+        if not self._orders.allows(self._taken) or (step := (yield from _asked(self._replica, self._source))) is None:
+            return None
+        self._taken += 1
+        yield from self.says(step.state.context.step)
+        return step
+
     def asked_or_empty(self) -> Machine[Step]:
         """The next batch, or an empty one, its rows asked for."""
-        more = self._orders.allows(self._taken)
-        step = (yield from _asked(self._replica, self._source)) if more else None
-        if step is None:
-            opened = yield from self._replica.opened(self._empty, 0)
-            step = yield from self._replica.ask(opened)
-        else:
-            self._taken += 1
-        self._lockstep.opened(step.state.context.step, has_data=step.state.batch_size > 0)
+        if step := (yield from self.asked()):
+            return step
+        opened = yield from self._replica.opened(self._empty, 0)
+        step = yield from self._replica.ask(opened)
+        yield from self.says(step.state.context.step)
         return step
 
 

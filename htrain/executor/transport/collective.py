@@ -1,7 +1,8 @@
 """AllReduce and AllGather among trainers: the device `all_reduce`, which each trainer has beside it as a thread (HET 3, 4.1).
 
 The trainer sends a bucket as soon as the backward pass has made it and goes on; the loop reduces buckets in the order of the net,
-the same on all trainers, and sends back the sums. With the first bucket of a step travel the trainer's words on data and pause.
+the same on all trainers, and sends back the sums. With the first bucket of a step travel the trainer's words on data and pause; those BEFORE the first step
+travel alone.
 """
 
 import os
@@ -24,7 +25,7 @@ from htrain.executor.transport.wire import Values
 from htrain.net.names import WORKERS
 from htrain.net.net import Net
 from htrain.ops import OPS
-from htrain.sync.agreement import Verdict, Word
+from htrain.sync.agreement import BEFORE, Verdict, Word
 from htrain.sync.turns import Turns
 
 _TAG = 0  # of all messages from trainer to trainer: they are sent in one order
@@ -130,6 +131,7 @@ class CollectiveLoop:
         self._connect = connect
         self._verdicts: dict[int, Verdict] = {}
         self._verdict_made = threading.Condition()
+        self._begins = threading.Event()  # the trainer has a word to say
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._guarded, name=self.endpoint, daemon=True)
         self._book: dict[str, str] = {}
@@ -145,7 +147,9 @@ class CollectiveLoop:
         return (self._thread,)
 
     def verdict(self, step: int, deadline_seconds: float) -> Verdict:
-        """What all trainers said with a step. Raises PeerLost when the step has not been reduced within the deadline."""
+        """What all trainers said with a step, or BEFORE the first. Requires: `word` knows of that step. Raises PeerLost when it has not been reduced within the
+        deadline."""
+        self._begins.set()
         wait = Wait(deadline_seconds)
         with self._verdict_made:
             while not self._verdict_made.wait_for(lambda: step in self._verdicts or self.error, wait.until_next_look):
@@ -158,6 +162,7 @@ class CollectiveLoop:
     def stop(self) -> None:
         """End the thread, in at most 10 s; buckets that wait for others are dropped."""
         self._stopping.set()
+        self._begins.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=10)
         else:
@@ -183,6 +188,11 @@ class CollectiveLoop:
         """Buckets in the order of the net, whatever order their values come in."""
         arrived: dict[int, dict[str, torch.Tensor]] = {}
         turns = Turns([bucket.inputs for bucket in self._buckets])
+        self._begins.wait()
+        if not self._stopping.is_set():
+            said = torch.tensor(self.word(BEFORE).numbers())
+            collective.all_reduce(said)
+            self._heard(BEFORE, said)
         while not self._stopping.is_set():
             got = self.inbox.receive(0.2)
             message = got[0] if got else None
@@ -218,10 +228,14 @@ class CollectiveLoop:
                 result /= collective.size
         self.bytes_reduced += sum(tensor.nbytes for tensor in tensors)
         if first:
-            with self._verdict_made:
-                self._verdicts[step] = Verdict.of(*said.tolist())
-                self._verdict_made.notify_all()
+            self._heard(step, said)
         return results
+
+    def _heard(self, step: int, said: torch.Tensor) -> None:
+        """The sums of what all trainers say with a step."""
+        with self._verdict_made:
+            self._verdicts[step] = Verdict.of(*said.tolist())
+            self._verdict_made.notify_all()
 
 
 def gathered(collective: Collective, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

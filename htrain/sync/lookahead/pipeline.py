@@ -104,6 +104,7 @@ class Made(NamedTuple):
 class Pipeline:
     """What prefetcher, writer and trainer know of each other. Not thread-safe: its machines are sent to by one at a time.
 
+    - `agreed` windows are those that some trainer has batches for.
     - `made` windows and `placed` ones: rows of a window are read when all before it are placed, so that at most one waits.
     - `handed` writes and `stored` ones, which are the first of them; those between are in `jobs`, in order.
     - `batches` is the size of the next window, which all trainers have agreed on.
@@ -115,7 +116,7 @@ class Pipeline:
     def __init__(self, choice: WindowChoice) -> None:
         self.choice = choice
         self.batches = choice.batches
-        self.made = self.placed = 0
+        self.agreed = self.made = self.placed = 0
         self.handed = self.stored = 0
         self.jobs: deque[Any] = deque()
         self.stall_seconds = self.place_seconds = self.prefetch_seconds = 0.0
@@ -123,9 +124,11 @@ class Pipeline:
         self._stopped = False
         self._waiting: deque[Made] = deque()
         self._is_read = False  # all data
+        self._is_last = False  # no trainer has batches for another window
         self._is_over = False  # all windows have been trained on
         self._steps = 0  # left of the window in the caches
         self._training_began = 0.0
+        self._stalled = 0.0  # that the last step of the window in the caches has waited for word of the next one
         self._victim_seconds = 0.0  # that steps of the window in the caches have waited for rows beside it
 
     def stop(self) -> None:
@@ -140,6 +143,8 @@ class Pipeline:
     def news(self) -> tuple[object, ...]:
         """What its machines wait for changes only with this."""
         return (
+            self.agreed,
+            self._is_last,
             self.made,
             self.placed,
             self.handed,
@@ -173,6 +178,7 @@ class Pipeline:
         began = yield Now()
         said: Sequence[tuple[int, int]] = yield Agree(own, self.choice.batches)
         batches, self.batches = max(read for read, _ in said), said[0][1]
+        self.agreed, self._is_last = self.agreed + bool(batches), not batches
         driven_out = self.handed
         if not batches or not (yield from self._until(lambda: self.stored >= driven_out)):
             return None
@@ -206,6 +212,14 @@ class Pipeline:
             self._victim_seconds += (yield Now()) - began
         return step
 
+    def has_more(self) -> Machine[bool]:
+        """Whether there is another step: at the end of a window it waits until trainers have agreed on the next one. Raises the error of another machine."""
+        if not self._steps:
+            began = yield Now()
+            yield from self._wait(lambda: self.agreed > self.placed or self._is_last)
+            self._stalled += (yield Now()) - began
+        return bool(self._steps) or self.agreed > self.placed
+
     def ended(self) -> Machine[None]:
         """The step has been run: its victims leave. Raises the error of another machine."""
         yield from self._hand_over((yield EndStep()))
@@ -234,16 +248,16 @@ class Pipeline:
         return True
 
     def _count(self, made: Made, *, began: float, placing: float, ended: float) -> None:
-        stalled, placed = placing - began, ended - placing
+        stalled, placed = placing - began + self._stalled, ended - placing
         self.stall_seconds += stalled
         self.place_seconds += placed
         self.prefetch_seconds += made.prefetch_seconds
-        trained, self._training_began = began - self._training_began, ended
+        trained, self._training_began = began - self._training_began - self._stalled, ended
         self.choice.trained(
             batches=made.batches, train_seconds=trained, prefetch_seconds=made.prefetch_seconds, place_seconds=placed,
             stall_seconds=stalled, victim_seconds=self._victim_seconds,
         )  # fmt: skip
-        self._victim_seconds = 0.0
+        self._victim_seconds = self._stalled = 0.0
 
     def _hand_over(self, jobs: Sequence[Any]) -> Machine[None]:
         """Give the writer what has left the caches."""

@@ -115,6 +115,10 @@ class Windows(Upcoming):
         step: Step | None = self._drive(self.pipeline.next())
         return step
 
+    def has_more(self) -> bool:
+        """Whether there is a next batch, of whichever trainer. Raises PeerLost, and what another thread has raised."""
+        return self._drive(self.pipeline.has_more())
+
     def ended(self) -> None:
         """The step has been run: its victims leave."""
         self._drive(self.pipeline.ended())

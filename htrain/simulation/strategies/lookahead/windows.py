@@ -141,6 +141,10 @@ class _Windows(Source):
         step: Step | None = yield Call(lambda: self._drive(self.pipeline.next()))
         return step
 
+    def has_more(self) -> ReplicaSteps[bool]:
+        more: bool = yield Call(lambda: self._drive(self.pipeline.has_more()))
+        return more
+
     def ended(self) -> ReplicaSteps[None]:
         yield Call(lambda: self._drive(self.pipeline.ended()))
 
