@@ -23,7 +23,7 @@ from htrain.executor.strategies.strategy import cache_of, sync_of
 from htrain.net.names import DENSE_PS, NetName, Role, device_of
 from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan
-from htrain.spec.centres import EACH
+from htrain.spec.centres import EACH, is_centre
 
 
 def _room_for(plan: Plan, role: Role) -> tuple[int, int]:
@@ -146,12 +146,18 @@ class Assembly:
                 fill(store, net, folder, self.cache_half.originals)
 
     def copy_from(self, earlier: Earlier) -> None:
-        """The values of another run in the place of first values. Raises CheckpointError for what is not there."""
+        """The values of another run in the place of first values. What is kept for rounds beside a centre begins anew: it is of the groups that there are.
+        Raises CheckpointError for what is not there."""
         for net in self.init_nets().values():
             for store in self._stores_of(net):
                 for name in dict.fromkeys(op.inputs[0] for op in net.ops):
                     parameter = net.parameters[name]
-                    earlier.copy_into(net, parameter, store[name], self.cache_half.originals(parameter))
+                    if parameter.kind != "state" or not self._is_centre(parameter.of):
+                        earlier.copy_into(net, parameter, store[name], self.cache_half.originals(parameter))
+
+    def _is_centre(self, weight: str) -> bool:
+        """Whether what this role has under this name is the centre of a weight, which has no optimizer."""
+        return self.role.kind == DENSE_PS or is_centre(weight)
 
     @property
     def wholes(self) -> set[str]:

@@ -8,6 +8,7 @@ from htrain.net.names import DENSE_PS, GROUP, Device, role_of
 from htrain.spec.cluster import Cluster
 from htrain.spec.dense_sync import DenseSync
 
+_CENTRE = ":centre"  # ends the name of one in a group, which has the weight, too
 EACH = ":each"  # ends the name of a parameter of which a host has one for each group
 
 
@@ -29,6 +30,11 @@ def is_owed(parameter: str) -> bool:
     return parameter.endswith(f":owed{EACH}")
 
 
+def is_centre(parameter: str) -> bool:
+    """Whether a parameter of a group is the centre of a weight. On a dense PS all weights are."""
+    return parameter.endswith(_CENTRE)
+
+
 def centre_name(weight: str, host: str) -> str:
     """The parameter that is the centre of a weight: of its name on a dense PS, where the weight is not."""
-    return f"{weight}:centre" if in_group(host) else weight
+    return f"{weight}{_CENTRE}" if in_group(host) else weight

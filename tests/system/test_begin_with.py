@@ -8,6 +8,7 @@ import torch
 from checkpoints import part_of, whole_role
 from safetensors.torch import load_file
 from small_wide_deep import BATCH, DATA, ROWS, small_plan
+from whole_runs import parameters
 
 import htrain
 from htrain.executor.launch.earlier import Earlier, beginning_of
@@ -116,3 +117,32 @@ def test_tables_and_states_come_bit_for_bit_from_a_run_on_another_cluster(
     assert compared == {name for name, p in after.train.parameters.items() if rows_of(after.train, p)}
     run = htrain.run(tmp_path / "after", data=DATA, out=tmp_path / "b", begin_with=tmp_path / "a", hosting="threads")
     assert run.totals.loss < alone.totals.loss
+
+
+@pytest.mark.parametrize("through", ["dense_ps", "groups"])
+@pytest.mark.parametrize("first", [1, 2])
+def test_momentum_of_weights_is_not_that_of_their_centre(first: int, through: str, tmp_path: Path) -> None:
+    """BMUF keeps one beside the centre, SGD one beside each group's weights; of a run that goes on in other groups the centre's begins anew. There is nothing
+    left to train."""
+    sgd = {"dense_optimizer": "sgd", "dense_momentum": 0.9, "dense_lr": 0.05, "batch_size": BATCH, "net_replicas": 1}
+    for groups in (1, 2):
+        rounds = {"dense_sync": "bmuf", "sync_period": 2, "sync_through": through} if groups == 2 else {}
+        small_plan(with_flags(**sgd, **rounds), groups=groups, group_ps=1)[1].save(tmp_path / str(groups))
+    htrain.run(tmp_path / str(first), data=DATA, out=tmp_path / "run", hosting="threads")
+    trained = parameters(tmp_path / "run")
+    htrain.run(tmp_path / str(3 - first), data=DATA, resume=tmp_path / "run", hosting="threads")
+    gone_on = parameters(tmp_path / "run")
+    holders = [f"group_ps_{group}_0" for group in range(3 - first)]
+    compared = 0
+    for role, name, values in (
+        (*key.split(" "), values) for key, values in gone_on.items() if key.endswith(":momentum")
+    ):
+        if role in holders and ":centre" not in name:
+            assert values.abs().max() > 0
+            assert torch.equal(values, trained[f"group_ps_0_0 {name}"]), (role, name)
+            compared += 1
+        else:
+            assert (values == 0).all(), (role, name)
+    assert compared == len(holders) * sum(
+        key.startswith("group_ps_0_0") and key.endswith(":momentum") and ":centre" not in key for key in trained
+    )

@@ -24,6 +24,7 @@ from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan, load_plan
 from htrain.spec.centres import is_owed
 
+_UPDATES = ":updates"
 _COUNT = ":step"  # a state of all of a weight, however it is cut: how many steps there were
 
 
@@ -70,6 +71,22 @@ def places_of(beginning: Beginning) -> list[str]:
     return [beginning.checkpoint] if layout else [beginning.checkpoint, beginning.plan]
 
 
+_Kept = frozenset[
+    tuple[str, int]
+]  # states of a weight: what they are called behind its name, and how many dimensions they have
+
+
+def optimizers_of(parameters: Mapping[str, Parameter]) -> dict[str, _Kept]:
+    """What an optimizer keeps beside each weight or table, by the name of that in the model: another one keeps something else. The count of updates is left
+    out, which is there for a schedule alone, too."""
+    found: dict[str, set[tuple[str, int]]] = {name: set() for name in shapes_of(parameters)}
+    for parameter in parameters.values():
+        owner = owner_of(parameters, parameter)
+        if parameter.kind == "state" and not parameter.name.endswith(_UPDATES):
+            found.setdefault(owner.whole, set()).add((parameter.name.removeprefix(owner.name), len(parameter.shape)))
+    return {name: frozenset(kept) for name, kept in found.items()}
+
+
 def shapes_of(parameters: Mapping[str, Parameter]) -> dict[str, tuple[int, ...]]:
     """The shapes of the model's own parameters, by their names there."""
     parts: dict[str, list[Parameter]] = {}
@@ -92,7 +109,7 @@ class Earlier:
         self.layout = layout = _layout(beginning, manifest)
         self._name = str(folder)
         self._data = manifest.identity.data
-        self._kinds = ("weight", "table")[tables_only:]
+        self._kinds = ("table",) if tables_only else ("weight", "statistic", "table")
         owned = [(name, p, owner_of(layout.parameters, p)) for name, p in layout.parameters.items()]
         saved = {
             name: parameter
@@ -102,15 +119,31 @@ class Earlier:
             and (wholes is None or owner.whole in wholes)
         }
         self._shapes = shapes_of(saved)
+        self._optimizers = optimizers_of(saved)
         self._pieces = load_pieces(layout, saved, folder, manifest=manifest, replica="center")
 
     def require(self, plan: Plan) -> None:
-        """Raises CheckpointError for a weight or a table of a plan that is not here."""
-        for parameter in plan.train.parameters.values():
-            if parameter.kind in self._kinds and parameter.whole not in self._pieces:
+        """Raises CheckpointError for a weight, a statistic or a table of a plan that is not here, or of another shape."""
+        wanted = {name: p for name, p in plan.train.parameters.items() if p.kind in self._kinds}
+        for name, shape in shapes_of(wanted).items():
+            if name not in self._pieces:
                 raise CheckpointError(
-                    f"{self._name}: holds no '{parameter.whole}', which the plan has: begin with a run of the same model"
+                    f"{self._name}: holds no '{name}', which the plan has: begin with a run of the same model"
                 )
+            if self._shapes[name] != shape:
+                raise CheckpointError(
+                    f"{self._name}: '{name}' is of shape {list(self._shapes[name])} there, the plan's of {list(shape)}: begin with a run of a model of "
+                    "the same size"
+                )
+
+    def news(self, plan: Plan) -> str:
+        """What of optimizer states is replaced by first values, in words; "" where nothing is."""
+        now = optimizers_of(plan.train.parameters)
+        anew = [name for name, kept in self._optimizers.items() if kept and now.get(name) and now[name] != kept]
+        if not anew:
+            return ""
+        others = f" and {len(anew) - 1} more" if len(anew) > 1 else ""
+        return f"{Path(self._name).name}: '{anew[0]}'{others} had another optimizer: its states, and counts of updates, begin anew"
 
     def require_same(self, plan: Plan) -> None:
         """Raises CheckpointError where a plan's model has other weights, tables or statistics, or of other shapes, than are here."""
@@ -131,11 +164,16 @@ class Earlier:
             check_vocabularies(data, vocabularies, self._data.vocabularies, whose="of the run to begin with")
 
     def copy_into(self, net: Net, parameter: Parameter, target: torch.Tensor, rows: Rows | None) -> None:
-        """Give a parameter of an init net its values, where it is a weight, a table, or a state of one that is here. `rows` are the numbers of its rows where
-        they are no range. Raises CheckpointError for rows or weights that are not here."""
+        """Give a parameter of an init net its values, where it is a weight, a table, or a state of one that is here and had the same
+        optimizer. `rows` are the numbers of its rows where they are no range. Raises CheckpointError for rows or weights that are not here."""
         if parameter.kind == "cache" or is_owed(parameter.name):
             return
         owner = owner_of(net.parameters, parameter)
+        if (
+            parameter.kind == "state"
+            and self._optimizers.get(owner.whole) != optimizers_of(net.parameters)[owner.whole]
+        ):
+            return  # those of another optimizer mean something else, though some may have the same name
         pieces = self._pieces.get(whole_name(owner, parameter))
         if pieces is None:
             if parameter.kind == "state":

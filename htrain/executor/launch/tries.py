@@ -96,6 +96,8 @@ class Tries:
             earlier = Earlier(Beginning(*self._job.settings.begin_with))
             earlier.require(self._job.plan)
             earlier.require_values(self._job.settings.data, self._identity.data.vocabularies)
+            if news := earlier.news(self._job.plan):
+                self._job.progress.note(news)
         with ExitStack() as signals:
             return self._run(signals)
 

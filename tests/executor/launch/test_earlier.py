@@ -1,5 +1,6 @@
 """A run that begins with another's checkpoint: every number is where the model has it, whatever the clusters are."""
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 from checkpoints import part_of, whole_role
 from earlier_runs import checkpoint_of, planned, wholes_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from htrain.errors import CheckpointError
 from htrain.executor.launch.earlier import Beginning, Earlier, beginning_of
@@ -51,6 +54,50 @@ def test_every_weight_row_and_state_comes_to_any_other_cluster(sync: str, optimi
     assert compared == {name for name, p in after.train.parameters.items() if p.kind != "cache"}
 
 
+DENSE = ("sgd", "adagrad", "adam", "adamw", "ftrl")
+TABLES = ("sgd", "adagrad", "rowwise_adagrad", "sparse_adam", "rowwise_adam", "lazy_momentum", "ftrl")
+MOMENTS = {"adam": "adam", "adamw": "adam"}  # what keeps the same beside a weight
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    dense=st.tuples(st.sampled_from(DENSE), st.sampled_from(DENSE)),
+    sparse=st.tuples(st.sampled_from(TABLES), st.sampled_from(TABLES)),
+    schedules=st.tuples(st.booleans(), st.booleans()),
+)
+def test_states_are_those_of_the_same_optimizer_alone(
+    dense: tuple[str, str], sparse: tuple[str, str], schedules: tuple[bool, bool]
+) -> None:
+    """Those of another one may have the same names, and another shape; its count of updates would correct the bias of moments that begin anew."""
+    plans = []
+    for d, s, scheduled in zip(dense, sparse, schedules, strict=True):
+        changing = {"dense_schedule": "cosine", "sparse_schedule": "cosine"} if scheduled else {}
+        options = with_flags(batch_size=8, dense_sync="allreduce", dense_optimizer=d, sparse_optimizer=s, **changing)
+        plans.append(planned(options, groups=1, group_ps=0, sparse_ps=1, dense_ps=0))
+    before, after = plans
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint_of(before, wholes := wholes_of(before), Path(folder) / "run")
+        earlier = Earlier(beginning_of(Path(folder) / "run"))
+        earlier.require(after)
+        after.save(Path(folder) / "after")
+        goes_on = {
+            "weight": MOMENTS.get(dense[0], dense[0]) == MOMENTS.get(dense[1], dense[1]),
+            "table": sparse[0] == sparse[1],
+        }
+        kept = {"weight": "sgd" not in dense, "table": "sgd" not in sparse}
+        assert bool(earlier.news(after)) == any(kept[kind] and not goes_on[kind] for kind in kept)
+        for role in after.cluster.roles:
+            parts = whole_role(after, role)
+            parts.fill(Path(folder) / "after")
+            first = {name: value.clone() for name, value in parts.store.items()}
+            parts.copy_from(earlier)
+            for name, parameter in after.train.parameters.items():
+                if name in parts.store:
+                    owner = after.train.parameters[parameter.of] if parameter.kind == "state" else parameter
+                    comes = name in wholes and (parameter.kind != "state" or goes_on[owner.kind])
+                    assert torch.equal(parts.store[name], wholes[name] if comes else first[name]), (role, name)
+
+
 def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     options = with_flags(batch_size=8, dense_sync="allreduce")
     plan = planned(options, groups=2, group_ps=0, sparse_ps=1, dense_ps=0)
@@ -61,6 +108,12 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     other = replace(some, name="other.weight")
     with pytest.raises(CheckpointError, match=r"holds no 'other\.weight'"):
         earlier.require(replace(plan, nets={**plan.nets, "train": replace(train, parameters={"other.weight": other})}))
+    for shape in [(some.shape[0] - 1, *some.shape[1:]), (some.shape[0] + 1, *some.shape[1:]), (*some.shape, 2), ()]:
+        parameters = {some.name: replace(some, shape=shape)}
+        with pytest.raises(
+            CheckpointError, match=rf"'{some.name}' is of shape \[.*\] there, the plan's of \[.*\]: begin"
+        ):
+            earlier.require(replace(plan, nets={**plan.nets, "train": replace(train, parameters=parameters)}))
     larger = torch.empty(some.shape[0] + 1, *some.shape[1:])
     with pytest.raises(CheckpointError, match=f"of the {larger.numel()} numbers of '{some.name}'"):
         earlier.copy_into(train, some, larger, None)
