@@ -1,5 +1,6 @@
 """A run that begins with another's checkpoint has its tables and optimizer states bit for bit, whatever cluster and cache either has."""
 
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from whole_runs import parameters
 import htrain
 from htrain.executor.launch.earlier import Earlier, beginning_of
 from htrain.executor.record.kept import latest_checkpoint
+from htrain.executor.record.run_folder import read_record
 from htrain.net.net import Net, Parameter
 from htrain.plan.plan import Plan
 from htrain.spec.tree import with_flags
@@ -146,3 +148,15 @@ def test_momentum_of_weights_is_not_that_of_their_centre(first: int, through: st
     assert compared == len(holders) * sum(
         key.startswith("group_ps_0_0") and key.endswith(":momentum") and ":centre" not in key for key in trained
     )
+
+
+def test_the_same_command_goes_on_when_the_run_that_it_began_with_is_gone(tmp_path: Path) -> None:
+    plan_of({"sparse_ps": 1}, "none", "adagrad").save(tmp_path / "plan")
+    htrain.run(tmp_path / "plan", data=DATA, out=tmp_path / "a", hosting="threads")
+    again = {"data": DATA, "out": tmp_path / "b", "or_resume": True, "begin_with": tmp_path / "a", "hosting": "threads"}
+    first = htrain.run(tmp_path / "plan", **again)  # type: ignore[arg-type]
+    began_with = read_record(tmp_path / "b").begun_with
+    shutil.rmtree(tmp_path / "a")
+    second = htrain.run(tmp_path / "plan", **again, epochs=2)  # type: ignore[arg-type]
+    assert [first.totals.examples, second.totals.examples] == [BATCH * 50, BATCH * 100]
+    assert read_record(tmp_path / "b").begun_with == began_with != ""

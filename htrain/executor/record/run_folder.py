@@ -235,9 +235,13 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:
-    """Write run.json to a claimed folder. Raises UsageError for a new run in a folder that is not empty, and where it cannot be written."""
+    """Write run.json to a claimed folder; one that goes on has begun with what it did. Raises UsageError for a new run in a folder that is not empty, and where
+    it cannot be written."""
     if not resume:
         require_empty(folder)
+    elif not record.begun_with:
+        with suppress(CheckpointError):  # of a run that nobody has written down
+            record = msgspec.structs.replace(record, begun_with=read_record(folder).begun_with)
     try:
         put_file(folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
     except OSError as error:

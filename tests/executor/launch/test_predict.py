@@ -102,6 +102,7 @@ def test_a_malformed_row_is_named_and_leaves_no_file(
 BAD = {
     "scores go to a file whose name ends in .parquet, .csv, .npy": ("s.txt", UsageError, {}),
     "no/s.npy: cannot be written": ("no/s.npy", DataError, {}),
+    "'group:²': want center, or group:N with N below 1": ("s.npy", CheckpointError, {"replica": "group:²"}),
     "'group:1': want center, or group:N with N below 1": ("s.npy", CheckpointError, {"replica": "group:1"}),
     "the plan wants input 'sparse' as int64": ("s.npy", DataError, {"data": "synthetic:?rows=10"}),
 }
