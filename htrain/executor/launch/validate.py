@@ -89,6 +89,7 @@ class Validator:
         self._dataset = dataset
         self._tell = tell
         self._all = list(so_far)
+        self._has_found = False  # since the run began, or went on
         self._error: Error | None = None
         self._bell = Bell()
         self._is_abandoned = threading.Event()
@@ -136,7 +137,8 @@ class Validator:
     def finish(self, checkpoint: Path, interrupt: Interrupt, give_sign: Callable[[], None]) -> tuple[Validation, ...]:
         """Evaluate the last checkpoint, behind the one before; all validations on the same data, those of before the run was resumed included.
 
-        Where the one before was of as many examples, and no round with a centre can have come between, the weights are the same, and it stands.
+        Where the one before was of as many examples, since the run went on, and no round with a centre can have come between, the weights are the same, and it
+        stands. The data of one before that may have had other rows.
         Raises Interrupted where the user asks to stop meanwhile, and what keeps one from being evaluated: the run is over, and saved.
         """
         self._wait(interrupt, give_sign)
@@ -150,8 +152,8 @@ class Validator:
         return tuple(self._on_this_data)
 
     def _is_validated(self, examples: int) -> bool:
-        """Whether the last validation was of so many examples, on this data."""
-        return bool(self._all) and (self._all[-1].examples, self._all[-1].data) == (examples, self._wanted.data)
+        """Whether the last validation was of so many examples, on this data as it is."""
+        return self._has_found and (self._all[-1].examples, self._all[-1].data) == (examples, self._wanted.data)
 
     def close(self) -> None:
         """Abandon what is evaluated."""
@@ -215,11 +217,13 @@ class Validator:
 
     def _take(self, found: Validation) -> Validated:
         """Keep, show and judge a validation. The one after no more examples, as that of the end may be, takes the place of the one before, if it is as good."""
+        keeps = self._wanted.keep_best
         if _is_again(found, self._all):
-            self._all.pop()
+            keeps |= self._all.pop().kept
         is_best = standing_of(each.log_loss for each in self._on_this_data).is_better(found.log_loss)
-        found = replace(found, is_best=is_best, kept=is_best and self._wanted.keep_best)
+        found = replace(found, is_best=is_best, kept=is_best and keeps)
         self._all.append(found)
+        self._has_found = True
         self._write()
         self._tell(news_of(found))
         self._on_found(found)

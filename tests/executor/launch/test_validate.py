@@ -107,6 +107,18 @@ def test_with_valid_alone_there_is_one_at_the_end(folder: Path, tmp_path: Path) 
     assert not result.stopped
 
 
+def test_the_last_validation_is_of_the_data_as_it_is(folder: Path, tmp_path: Path) -> None:
+    """A file of the same name may have other rows when a run goes on that has nothing left to train."""
+    place = tmp_path / "valid.libfm"
+    for name, best in (("valid", True), ("valid", True), ("worse", False)):
+        place.write_text((folder / f"{name}.libfm").read_text())
+        where = {"resume": tmp_path / "run"} if (tmp_path / "run").exists() else {"out": tmp_path / "run"}
+        found = train(folder, valid=data(tmp_path, "valid"), keep_best="out" in where, **where).validations[-1]
+        assert found.log_loss == htrain.evaluate(tmp_path / "run", data=data(folder, name)).log_loss
+        assert (found.is_best, found.kept) == (best, best)
+        assert htrain.evaluate(tmp_path / "run", data=data(folder, "valid"), checkpoint="best").examples == ROWS // 2
+
+
 def test_a_run_that_gets_no_better_ends_early_keeps_its_best_and_counts_on_when_resumed(
     folder: Path, tmp_path: Path
 ) -> None:
