@@ -1,5 +1,6 @@
 """Joining servers: by the folder that they run in, or by address."""
 
+import math
 import os
 import socket
 from itertools import count
@@ -37,9 +38,9 @@ def connect(
     """
     if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
         raise UsageError(f"connect: capacity: {capacity} is no number of rows")
-    if gradient_scale != "mean" and not isinstance(gradient_scale, int | float):
+    if gradient_scale != "mean" and not (isinstance(gradient_scale, int | float) and math.isfinite(gradient_scale)):
         raise UsageError(f"connect: gradient_scale: is {gradient_scale!r}, want a number or 'mean'")
-    if not min(deadline_seconds, round_seconds) > 0:
+    if not all(seconds > 0 for seconds in (deadline_seconds, round_seconds)):
         raise UsageError(
             f"connect: deadline_seconds {deadline_seconds} and round_seconds {round_seconds}: want seconds above 0"
         )

@@ -210,13 +210,20 @@ class Side:
 
     # -- what is written ---------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Raises RunError where a gradient of an open lookup is not finite."""
+    def scale(self, scale: float) -> None:
+        """Multiply the gradients of all open lookups by `scale`. Raises RunError where one is not finite then."""
         for each in self._opens:
-            if each.rows.grad is not None and not np.isfinite(float(each.rows.grad.sum())):
-                raise RunError(f"gradients of {', '.join(self._first_keys)} are not finite: train with smaller rates")
+            if each.rows.grad is None:
+                continue
+            if scale != 1:
+                each.rows.grad = each.rows.grad * scale
+            if not np.isfinite(float(each.rows.grad.sum())):
+                times = "" if scale == 1 else f", times {scale:g},"
+                raise RunError(
+                    f"gradients of {', '.join(self._first_keys)}{times} are not finite: train with smaller rates"
+                )
 
-    def step(self, scale: float) -> None:
+    def step(self) -> None:
         """Write the gradients of all open lookups."""
         opens = self._end()
         for each in opens:
@@ -224,7 +231,7 @@ class Side:
             if gradient is None:
                 self._rows.let_go(each.slots)
                 continue
-            self._rows.write(each.slots, (gradient if scale == 1 else gradient * scale).numpy())
+            self._rows.write(each.slots, gradient.numpy())
         self._rows.trim()
 
     def let_go(self) -> None:

@@ -159,19 +159,19 @@ class Tables:
     def step(self, scale: float = 1.0) -> None:
         """Write the gradients of all rows that were read since the last step, as optimizer.step() does those of weights; times `scale`.
 
-        Rows without a gradient are let go. Raises RunError for gradients that are not finite; they are let go, too.
+        Rows without a gradient are let go. Raises RunError for gradients that are not finite, `scale` included; they are let go, too.
         """
         self._require_open()
         scale *= self._gradient_scale()
         try:
             self._come_to_round()  # of the step before, where this one has looked nothing up
             for side in self._sides.values():
-                side.check()
+                side.scale(scale)
         except RunError:
             self._let_go()
             raise
         for side in self._sides.values():
-            side.step(scale)
+            side.step()
         self._current, self._is_due, self._may_be_unsent = None, True, True
         self.steps += 1
         if time.monotonic() - self._counted > _UNSENT_SECONDS:

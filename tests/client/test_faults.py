@@ -272,7 +272,9 @@ def test_a_place_that_is_none_is_said(tmp_path: object) -> None:
     for wrong, said in (
         ({"capacity": 0}, "capacity: 0 is no number of rows"),
         ({"gradient_scale": "sum"}, "gradient_scale: is 'sum', want a number or 'mean'"),
+        ({"gradient_scale": float("nan")}, "gradient_scale: is nan, want a number or 'mean'"),
         ({"deadline_seconds": 0}, "want seconds above 0"),
+        ({"round_seconds": float("nan")}, "want seconds above 0"),
         ({"worker": "w" * 201}, "has 201 characters, want at most 200"),
     ):
         with pytest.raises(UsageError, match=said):

@@ -1,6 +1,7 @@
 """A worker from outside against plain PyTorch: lookups, steps, announced batches, several workers (HET 3)."""
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -306,6 +307,24 @@ def test_what_cannot_be_says_what_and_what_to_do() -> None:
             embedding(torch.tensor([3]))
     with pytest.raises(PeerLost, match="has left its servers"):
         embedding(torch.tensor([1]))
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("scale", [math.nan, math.inf, -math.inf, 3e38])
+def test_a_scale_that_makes_gradients_infinite_is_refused_and_no_row_is_written(scale: float, staleness: int) -> None:
+    """As GradScaler's is, where its own scale has come to 0. The step after it trains as if it had not been."""
+    arrays = tables_of()
+    with Serve(arrays, Kind(staleness=staleness)) as servers, servers.connect() as tables:
+        embedding = HetEmbedding(tables, "a")
+        (10 * embedding(torch.tensor([3, 50])).sum()).backward()
+        with pytest.raises(RunError, match=r"gradients of a, b, times \S+, are not finite: train with smaller rates"):
+            tables.step(scale)
+        embedding(torch.tensor([3])).sum().backward()
+        tables.step(scale=0.5)
+        tables.flush()
+        expected = arrays["a"].copy()
+        expected[3] -= servers.kind.lr * 0.5
+        np.testing.assert_allclose(servers.table("a"), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("policy", ["light-lfu", "lfu", "lru"])
