@@ -74,7 +74,7 @@ def simulate(
     """Simulate PLAN: EPS, what waits where, and the staleness of dense updates, on a cluster that need not be here."""
     loaded = import_module("htrain.plan.check").check_plan(import_module("htrain.plan.plan").load_plan(plan))
     asked = import_module("htrain.simulation.counts").with_counts(
-        loaded, groups=groups, trainers=trainers, net_replicas=net_replicas, batch_size=batch
+        loaded, groups=groups, trainers=trainers, net_replicas=net_replicas, batch_size=batch, is_played=bool(trace)
     )
     rates: dict[str, Any] = {}
 

@@ -63,9 +63,9 @@ def size(
     """The fewest hosts that reach `eps` in simulation, with `cluster`'s kinds of hosts. The caches of a plan ask for rows at the rates of `rates_of`.
 
     The space: up to `most_groups` groups, of up to `most_trainers` trainers and `most_group_ps` group PSs (of one trainer alone where
-    `cluster` has no group PS); sparse PSs from the fewest that hold the tables to `more_sparse_ps` more. Devices that `cluster` pins
-    modules to are always there, and its `dense_ps` are kept. Of clusters with as many hosts, the one with the fewest groups is
-    taken, then trainers, then group PSs.
+    `cluster` has no group PS); sparse PSs from the fewest that hold the tables to `more_sparse_ps` more, none where trainers hold them all.
+    Devices that `cluster` pins modules to are always there, and its `dense_ps` are kept. Of clusters with as many hosts, the one with the
+    fewest groups is taken, then trainers, then group PSs.
 
     A cluster is passed over, unsimulated, when cores, links, Python's lock or the time of a lone step keep its plan 10 % below the target, or
     when it would have to be 25 % faster than others let expect: those with fewer groups; with fewer sparse PSs that do not hold the run up; and
@@ -111,6 +111,7 @@ class _Ask:
 
     def cluster_of(self, groups: int, trainers: int, group_ps: int, sparse_ps: int) -> Cluster:
         dense_ps = max(1, self.cluster.dense_ps) if self.options.dense_sync.uses_dense_ps else 0
+        sparse_ps = sparse_ps if self.options.sparse_sync.served else 0
         return replace(
             self.cluster, groups=groups, trainers=trainers, group_ps=group_ps, sparse_ps=sparse_ps, dense_ps=dense_ps
         )
@@ -169,7 +170,7 @@ class _Search:
     def _fill(self) -> None:
         """Every group of the space, with the fewest sparse PSs that may do."""
         first, least = self._first()
-        self.last_sparse_ps = least + self.ask.more_sparse_ps
+        self.last_sparse_ps = least + (self.ask.more_sparse_ps if self.ask.options.sparse_sync.served else 0)
         bound = bound_of(first, workers=self.ask.workers, steps=self.ask.steps, rates_of=self.ask.rates_of)
         seconds = bound.sparse_seconds * first.cluster.sparse_ps / most_peers(first)
         enough = max(least, ceil(self.ask.eps * seconds / MARGIN))

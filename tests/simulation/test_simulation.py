@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import simpy
@@ -17,6 +18,7 @@ from htrain.simulation.result import simulated_text
 from htrain.simulation.run import simulate
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
+from htrain.spec.tree import with_flags
 
 DLRM = str(Path(__file__).parents[2] / "models" / "dlrm.py")
 
@@ -105,6 +107,23 @@ def test_counts_that_the_nets_do_not_serve_are_refused() -> None:
         with_counts(compiled(Cluster(trainers=1, group_ps=0)), trainers=2)
     with pytest.raises(PlanError, match="this plan is for one group and has no sync nets"):
         with_counts(compiled(lone()), groups=3)
+
+
+@pytest.mark.parametrize("flags", [
+    {"cache": "het", "cache_staleness": 4}, {"cache": "lookahead"}, {"dense_sync": "allreduce", "cache": "het", "cache_staleness": 0},
+    {"dense_sync": "allreduce", "sparse_sync": "allgather"},
+])  # fmt: skip
+@pytest.mark.parametrize("replicas", [2, 5])
+def test_net_replicas_that_no_run_has_are_refused(flags: dict[str, Any], replicas: int) -> None:
+    """A trainer behind a cache, or in lockstep, has one, whatever it is compiled for."""
+    cluster, options = Cluster(groups=2 if "dense_sync" in flags else 1, group_ps=0), with_flags(**flags)
+    plan = compiled(cluster, options)
+    assert plan.options.net_replicas == 1
+    with pytest.raises(
+        PlanError, match=rf"^--net-replicas {replicas}: a trainer .* has one net replica: leave it out$"
+    ):
+        with_counts(plan, net_replicas=replicas)
+    assert with_counts(plan, net_replicas=1, groups=cluster.groups) == plan
 
 
 def test_a_larger_batch_is_simulated_without_compiling_again() -> None:

@@ -19,8 +19,10 @@ from htrain.sizing import bounds as sizing_bounds
 from htrain.sizing import search as sizing
 from htrain.sizing.search import Candidate, hosts_of, size
 from htrain.spec.cluster import Cluster
+from htrain.spec.dense_sync import AllReduce
 from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
+from htrain.spec.sparse_sync import AllGather
 
 STEPS, WORKERS = 8, 4
 MOST = (2, 3, 2, 2)  # groups, trainers, group PSs, sparse PSs
@@ -135,6 +137,20 @@ def test_hosts_that_hold_no_module_are_refused_with_what_the_compiler_says(searc
             most_trainers=1,
             most_group_ps=1,
         )
+
+
+def test_trainers_that_hold_all_tables_are_sized_without_sparse_ps(search: Callable[..., Candidate]) -> None:
+    """AllGather asks nobody for rows: no host is counted for who would serve them, and no cluster is tried twice."""
+    options, hosts = Options(batch_size=64, dense_sync=AllReduce(), sparse_sync=AllGather()), Cluster(group_ps=0)
+    eps = {n: simulated(replace(hosts, groups=n, sparse_ps=0, dense_ps=0), options).eps for n in (1, 2, 3)}
+    for target in (share * each for share in (0.9, 0.999) for each in eps.values()):
+        tried: list[Candidate] = []
+        found = search(target, hosts=hosts, options=options, most_groups=3, on_try=tried.append)
+        assert (found.hosts, found.plan.cluster.sparse_ps) == (found.plan.cluster.groups, 0)
+        assert found.hosts == min(n for n, each in eps.items() if each >= target)
+        assert len({each.plan.cluster for each in tried}) == len(tried)
+    with pytest.raises(PlacementError, match="raise --most-groups"):
+        search(10 * max(eps.values()), hosts=hosts, options=options, most_groups=3)
 
 
 def test_a_cluster_without_group_ps_is_sized_in_groups_of_one_trainer(search: Callable[..., Candidate]) -> None:

@@ -8,10 +8,11 @@ from gmp_data import BATCH, FieldNet, OneTable, Parts, drawn, examples_of, parts
 
 import htrain
 from htrain.data import START, Malformed, open_data
-from htrain.errors import DataError, UsageError
+from htrain.errors import DataError, PlanError, UsageError
 from htrain.ops.cache_rates import CacheRates, Rates
 from htrain.plan.plan import Plan
 from htrain.simulation.cache_rates import rates_of
+from htrain.simulation.counts import with_counts
 from htrain.simulation.id_sources import Trace, Zipf
 from htrain.simulation.run import sized_nets
 from htrain.simulation.strategies.gmp import PlaysGmp
@@ -153,3 +154,22 @@ def test_ids_that_are_drawn_tell_nothing_of_a_partition(parts: Parts) -> None:
 def test_a_trace_is_of_data_that_was_packed_by_the_partition(parts: Parts) -> None:
     with pytest.raises(DataError, match="is not packed"):
         rates_of(plan_of(parts), Trace(parts.source))
+
+
+def test_other_workers_and_batches_than_the_partition_tells_of_are_refused(parts: Parts) -> None:
+    """Rows are where the partition has them; what a larger batch asks for, only its data says."""
+    plan = plan_of(parts)
+    with pytest.raises(
+        PlanError, match=r"a partition among 3 workers has them: for 4, make one with htrain partition --workers 4"
+    ):
+        with_counts(plan, groups=4)
+    with pytest.raises(
+        PlanError,
+        match=r"tells what rows a batch of 16 asks for, not one of 32: count them in its data, --trace packed:FILE",
+    ):
+        with_counts(plan, batch_size=2 * BATCH)
+    assert with_counts(plan, groups=WORKERS, batch_size=BATCH) == plan
+    larger = with_counts(plan, batch_size=2 * BATCH, is_played=True)
+    few, many = (rates_of(each, Trace(parts.packed), most_batches=40) for each in (plan, larger))
+    asked = [sum(sum(each.ids.values()) for each in found.caches.values()) for found in (few, many)]
+    assert asked[1] > 1.2 * asked[0]
