@@ -65,8 +65,9 @@ class Gmp(HoldsRows[Asked]):
         facts = self.numbering.facts
         bound = "no bound on staleness" if self.section.staleness == "unbounded" else f"s = {self.section.staleness}"
         yield (
-            f"a batch needs {facts.rows_per_batch:.0f} rows of other workers, as the partition predicts ({facts.scattered_rows:.0f} where rows and samples are "
-            f"anywhere); {max(sum(map(len, held.values())) for held in self.replicas):,} replicas on a worker at most ({bound}, writes {self.section.write})"
+            f"a batch needs {facts.rows_per_batch:.0f} rows of other workers beside its replicas, as the partition predicts "
+            f"({facts.scattered_rows:.0f} where rows and samples are anywhere); "
+            f"{max(sum(map(len, held.values())) for held in self.replicas):,} replicas on a worker at most ({bound}, writes {self.section.write})"
         )
         if self.options.batch_size != facts.batch_size:
             yield (

@@ -8,6 +8,7 @@ import pytest
 import torch
 from gmp_data import (
     BATCH,
+    ROWS,
     BagNet,
     FieldNet,
     OneTable,
@@ -20,7 +21,7 @@ from gmp_data import (
     write_examples,
 )
 from harness import relative_differences, run_roles
-from joint import joint_losses_of
+from joint import joint_losses_of, shard_of
 from torch import nn
 
 import htrain
@@ -28,6 +29,7 @@ from htrain.errors import DataError, Error, UsageError
 from htrain.executor.assembly import Assembly
 from htrain.executor.launch.earlier import Earlier, beginning_of
 from htrain.executor.launch.role import RunningRole
+from htrain.executor.record.measured import measure, measured_text
 from htrain.executor.settings import RunSettings
 from htrain.plan.plan import Plan, load_plan
 from htrain.spec.cluster import this_machine
@@ -144,6 +146,45 @@ def test_rows_of_each_pair_of_workers_are_those_predicted(tmp_path: Path) -> Non
         predicted = np.array(parts.numbering.facts.rows[i])
         others = [j for j in range(3) if j != i]
         np.testing.assert_allclose(needed[others], predicted[others], rtol=0.03)
+
+
+class TwoTowers(nn.Module):
+    """As neural collaborative filtering has it: two tables of one width for `a`, one of them for `d`, a bias by `a` and none of `b` or `c`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.d = nn.Embedding(ROWS[0], 4), nn.Embedding(ROWS[0], 4), nn.Embedding(ROWS[1], 4)
+        self.bias = nn.Embedding(ROWS[0], 1)
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        a, d = sparse[:, 0], self.d(sparse[:, 1])
+        return self.top(torch.cat([self.left(a) * d, self.right(a) + d], 1)) + self.bias(a)
+
+
+@pytest.mark.parametrize("replicas", [0.0, 0.1])
+def test_a_row_of_the_data_is_needed_once_however_many_tables_it_is_looked_up_in(
+    replicas: float, tmp_path: Path
+) -> None:
+    """Beside distinct rows of the batches, counted by sets; those that are replicas count, too, as in what the partition predicts beside."""
+    source = write_examples(tmp_path, "a", BATCH * 120)
+    parts = divided(source, tmp_path, 2, replicas=replicas)
+    plan = planned(TwoTowers(), parts, 2, options_of(parts, gmp_staleness=10))
+    roles = trained(plan, parts, tmp_path)
+    bounds = {name: parts.numbering.bounds(name)[1] for name in ("a", "d")}
+    for worker in range(2):
+        wanted = 0
+        for batch in shard_of(parts.packed, BATCH, worker, 2):
+            for column, bound in enumerate(bounds.values()):
+                rows = batch["sparse"][:, column].unique()
+                wanted += int(((rows < bound) != (worker == 0)).sum())
+        assert roles[f"trainer:{worker}:0"].metrics()["caches"]["needed"][1 - worker] == wanted
+    reports = {name: role.metrics() for name, role in roles.items()}
+    found = measure(plan, {}, reports, 1.0)
+    assert found.predicted_rows == parts.numbering.facts.rows
+    assert "the same, as the partition predicts" in measured_text(found)
+    parts.partition.rename(tmp_path / "moved")
+    assert not measure(plan, {}, reports, 1.0).predicted_rows
 
 
 def test_another_number_of_workers_begins_with_a_checkpoint_bit_for_bit(

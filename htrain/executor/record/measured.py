@@ -4,7 +4,7 @@ Both are for one example that goes through the device: EPS, cores kept busy, CPU
 Measured is the steady part of a run: from the first reports of all roles, after the start-up, to the last before a trainer finished.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from htrain.costs.expected import expected, expected_blobs
-from htrain.errors import CheckpointError
+from htrain.data.partition_file import read_facts
+from htrain.errors import CheckpointError, DataError
 from htrain.executor.record.sent import sent_in
 from htrain.files import put_file
 from htrain.net.names import TRAINER, WORKERS, device_of, role_of
@@ -52,8 +53,11 @@ class Edge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """measured.json of a run: `seconds` and `examples` of its steady part. rows[i][j] are the distinct rows of worker j that a batch of worker i needed, where
-    workers hold each other's tables."""
+    """measured.json of a run: `seconds` and `examples` of its steady part.
+
+    Where workers hold each other's tables, rows[i][j] are the distinct rows of worker j that a batch of worker i needed, replicas among them, and
+    predicted_rows[i][j] those that the partition tells of, as far as it could be read.
+    """
 
     seconds: float
     examples: int
@@ -62,6 +66,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: tuple[MeasuredDevice, ...]
     edges: tuple[Edge, ...]
     rows: tuple[tuple[float, ...], ...] = ()
+    predicted_rows: tuple[tuple[float, ...], ...] = ()
 
 
 NOTHING_MEASURED = Measured(0.0, 0, predicted_eps=0.0, eps=0.0, devices=(), edges=())
@@ -82,7 +87,8 @@ def measure(plan: Plan, before: Reports, after: Reports, seconds: float) -> Meas
         edges=tuple(
             Edge(*pair, predicted.get(pair, 0.0), edges.get(pair, 0) / max(1, examples)) for pair in sorted(names)
         ),
-        rows=_rows(plan, before, after),
+        rows=(rows := _rows(plan, before, after)),
+        predicted_rows=_predicted_rows(plan) if rows else (),
     )
 
 
@@ -96,6 +102,16 @@ def _rows(plan: Plan, before: Reports, after: Reports) -> tuple[tuple[float, ...
         grown = needed - earlier if earlier.size else needed
         found.append(tuple((grown / max(1.0, steps)).tolist()))
     return tuple(found)
+
+
+def _predicted_rows(plan: Plan) -> tuple[tuple[float, ...], ...]:
+    """What the partition of a plan tells; nothing where it is not there, or is another, or of other batches."""
+    try:
+        facts = read_facts(Path(plan.options.sparse_sync.partition_file))
+    except DataError:
+        return ()
+    is_own = any(op.attrs.get("partition") == facts.digest for op in plan.train.ops)
+    return facts.rows if is_own and facts.batch_size == plan.options.batch_size else ()
 
 
 def _devices(
@@ -200,10 +216,22 @@ def measured_text(measured: Measured) -> str:
     for kinds, (predicted, seen) in _by_roles(measured.edges).items():
         lines.append(f"{kinds[0] + ' to ' + kinds[1]:<28}{predicted:>12,.0f}{seen:>10,.0f}")
     if measured.rows:
-        lines.append("rows of a worker (column) that a batch of another (line) needed")
-    for i, row in enumerate(measured.rows):
-        lines.append(f"{i:<4}" + "".join(f"{'own' if i == j else f'{rows:,.1f}':>10}" for j, rows in enumerate(row)))
+        lines += _rows_text(measured)
     return "\n".join(lines)
+
+
+def _rows_text(measured: Measured) -> Iterator[str]:
+    """What batches needed of other workers, and as many lines below what was predicted."""
+    yield "rows of a worker (column) that a batch of another (line) needed, replicas among them"
+    yield from _matrix_text(measured.rows)
+    if len(measured.predicted_rows) == len(measured.rows):
+        yield "the same, as the partition predicts"
+        yield from _matrix_text(measured.predicted_rows)
+
+
+def _matrix_text(matrix: Sequence[Sequence[float]]) -> Iterator[str]:
+    for i, row in enumerate(matrix):
+        yield f"{i:<4}" + "".join(f"{'own' if i == j else f'{rows:,.1f}':>10}" for j, rows in enumerate(row))
 
 
 def _by_roles(edges: tuple[Edge, ...]) -> dict[tuple[str, str], tuple[float, float]]:

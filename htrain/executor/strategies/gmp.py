@@ -129,16 +129,18 @@ class Gmp(RunsCache[Asked]):
 
     def report(self, caches: Iterable[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        needed: list[Ids] = []
         pairs: dict[str, Ids] = {}  # rows of one table may be looked up in tables of several widths: they count once
         for cache in caches:
             if isinstance(cache, GmpWorker):
                 _add(found, cache)
-                pairs[cache.rows] = np.stack([cache.counts.needed, cache.counts.fetched, cache.counts.synced])
+                needed.append(cache.counts.needed)
+                pairs[cache.rows] = np.stack([cache.counts.fetched, cache.counts.synced])
             elif isinstance(cache, SharedOwner):
                 found["lags"] = added(found.get("lags", ()), cache.gaps.tolist())
         if pairs:
-            needed, fetched, synced = np.sum([*pairs.values()], axis=0).tolist()
-            found |= {"needed": needed, "fetched": fetched, "synced": synced}
+            fetched, synced = np.sum([*pairs.values()], axis=0).tolist()
+            found |= {"needed": np.sum(needed, axis=0).tolist(), "fetched": fetched, "synced": synced}
         return found
 
     @cached_property
@@ -162,8 +164,21 @@ class Gmp(RunsCache[Asked]):
         bound = Bounds(staleness_of(op), attrs["intra"], attrs["inter"], attrs["deferred"])
         return GmpWorker(
             territory, attrs["width"], rows=attrs["sources"], number=number, bounds=bound, step=step_of(op), secondaries=secondaries,
-            expected=Expected(self._own_updates(op, territory, number), updates),
+            expected=Expected(self._own_updates(op, territory, number), updates), repeated=self._repeated(op),
         )  # fmt: skip
+
+    def _repeated(self, asked: Op) -> Sequence[tuple[int, int]]:
+        """The ranges of keys of a GmpAsk whose rows of the data have keys before them, in the same or another one's order."""
+        seen: set[str] = set()
+        for op in (op for op in self._net.ops if op.type == "GmpAsk"):
+            found: list[tuple[int, int]] = []
+            for source, first in zip(texts(op, "sources"), _numbers(op, "source_keys"), strict=True):
+                if source in seen:
+                    found.append((first, first + self.numbering.bounds(source)[-1]))
+                seen.add(source)
+            if op.inputs[0] == asked.inputs[0]:
+                return found
+        raise AssertionError(f"{asked.label} is no op of {self.role}")
 
     def _secondaries(self, op: Op, worker: int) -> tuple[Ids, Rows]:
         """The keys of a worker's replicas, ascending, and the updates that a step is expected to make of each."""

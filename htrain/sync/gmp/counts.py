@@ -11,7 +11,8 @@ KINDS = ("rows", "gradients", "keys", "clocks")
 
 @dataclass
 class GmpCounts:
-    """Distinct rows of batches: the worker's `own`, read from `replicas`, `fetched` for one batch from each owner [K]; `needed` of each owner, in all.
+    """Distinct rows of batches: the worker's `own`, read from `replicas`, `fetched` for one batch from each owner [K]; `needed` of each owner, replicas among
+    them, a row of the data once however many tables it is looked up in.
 
     `written` are the updates of rows, its own included. `intra_checks` are secondaries whose clock was checked, of which `intra_syncs` came anew;
     `inter_checks` are pairs of a sample's rows that were compared, for which `inter_syncs` secondaries came. `useless` ones of these had no update that had not

@@ -82,12 +82,15 @@ class _Awaited:
 
 class GmpWorker:
     """Worker `number` of as many as `territory` has owners; rows have width D. `secondaries`[m] are the keys of rows that it has replicas of; `rows` says in
-    words which rows keys number. One thread at a time."""
+    words which rows keys number; those from first to end of a pair of `repeated` are rows of the data that others number, too, and count as needed there. One
+    thread at a time."""
 
     def __init__(
-        self, territory: Territory, width: int, *, number: int, bounds: Bounds, step: SparseStep, secondaries: Ids, expected: Expected, rows: str = ""
+        self, territory: Territory, width: int, *, number: int, bounds: Bounds, step: SparseStep, secondaries: Ids, expected: Expected, rows: str = "",
+        repeated: Sequence[tuple[int, int]] = (),
     ) -> None:  # fmt: skip
         self.rows = rows
+        self._repeated = repeated
         self.counts = GmpCounts(territory.num_servers)
         self.width = width
         self.bounds = bounds
@@ -328,5 +331,8 @@ class GmpWorker:
         counts = self.counts
         counts.own += int((slots < 0).sum())
         counts.replicas += int(((slots >= 0) & (slots < self._num_secondaries)).sum())
-        _, _, starts = self._territory.split(keys[slots >= 0])
+        needed = keys[slots >= 0]
+        for first, end in self._repeated:
+            needed = needed[(needed < first) | (needed >= end)]
+        _, _, starts = self._territory.split(needed)
         counts.needed += np.diff(starts)
