@@ -20,7 +20,7 @@ _CAPACITY = "a capacity: want a share such as 10%, or a number of rows"
 Capacity = Annotated[str, Meta(pattern=f"^{_NUMBER}$", extra={"wanted": _CAPACITY})]
 TableCapacities = Annotated[
     tuple[tuple[str, Annotated[str, Meta(pattern=f"^({_NUMBER}|none)$")]], ...],
-    Meta(extra={"wanted": "tables and capacities, such as C1=50% or C2=none", "pair": "TABLE=CAPACITY"}),
+    Meta(extra={"wanted": "tables and capacities, such as *.C1.*=50% or *.C2.*=none", "pair": "TABLE=CAPACITY"}),
 ]
 UpdatedShare = Annotated[
     str,
@@ -75,7 +75,7 @@ class HetCache(Cache):
     ] = 64
     tables: Annotated[
         TableCapacities,
-        about("A cache of its own for tables by name or pattern, such as C1=50%, or none.", flag="cache-table"),
+        about("A cache of its own for tables by name or pattern, such as *.C1.*=50%, or none.", flag="cache-table"),
     ] = ()
 
     @property
@@ -138,7 +138,7 @@ class LookAheadCache(Cache):
     ] = 1
     device: Annotated[Literal["cpu", "cuda"], about("Where the cache is, and with it the trainer's steps.")] = "cpu"
     tables: Annotated[
-        TableCapacities, about("Tables without a cache, by name or pattern, such as C1=none.", flag="cache-table")
+        TableCapacities, about("Tables without a cache, by name or pattern, such as *.C1.*=none.", flag="cache-table")
     ] = ()
 
     @property

@@ -73,15 +73,16 @@ def _require_row_counts(cluster: Cluster, options: Options) -> None:
     by_number = f"sparse_optimizer {optimizer.kind}" if counts else ""
     if options.sparse_schedule != ConstantRate():
         by_number = f"sparse_schedule {options.sparse_schedule.kind}"
+    without = "no cache" if options.cache.holds_rows else "another --sparse-sync"
     if isinstance(optimizer, LazyMomentum) and options.holder.holds_rows:
         raise ClusterError(
             f"{by_number} keeps a share of a row's last update, and {options.holder.words} adds several of them up to one: choose sgd, adagrad, "
-            "rowwise_adagrad or ftrl, or no cache"
+            f"rowwise_adagrad or ftrl, or {without}"
         )
     if by_number and options.holder.holds_rows:
         raise ClusterError(
             f"{by_number} steps rows by the number of a table's update, which {options.holder.words} does not count: choose sgd, adagrad, "
-            "rowwise_adagrad or ftrl at a constant rate, or no cache"
+            f"rowwise_adagrad or ftrl at a constant rate, or {without}"
         )
     if by_number and cluster.sparse_ps_processes > 1:
         raise ClusterError(

@@ -97,7 +97,7 @@ def test_the_zeros_of_older_sections_are_words_today(
         ("options: {cache: {kind: het, capacity: 101%}}", r"cache.capacity: '101%' is not a capacity"),
         (
             "options: {cache: {kind: het, tables: [a]}}",
-            r"cache.tables: \['a'\] is not tables and capacities, such as C1=50% or C2=none",
+            r"cache.tables: \['a'\] is not tables and capacities, such as \*.C1.\*=50% or \*.C2.\*=none",
         ),
         ("options: {cache: {kind: het, tables: {C1: many}}}", r"cache.tables: 'C1=many' is not tables and capacities"),
         (

@@ -54,7 +54,7 @@ WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
         (
             Cluster(),
             with_flags(cache="het", sparse_schedule="cosine"),
-            "which the het cache does not count: choose sgd",
+            "which the het cache does not count: choose sgd, adagrad, rowwise_adagrad or ftrl at a constant rate, or no cache$",
         ),
         (
             Cluster(),
@@ -70,6 +70,16 @@ WORKERS = Cluster(groups=4, trainers=1, group_ps=0)
             Cluster(),
             with_flags(cache="lookahead", sparse_optimizer="lazy_momentum"),
             "lazy_momentum keeps a share of a row's last update, and the lookahead cache adds several of them up to one",
+        ),
+        (
+            Cluster(groups=2, trainers=1, group_ps=0),
+            with_flags(dense_sync="allreduce", sparse_sync="gmp", partition="p", sparse_optimizer="lazy_momentum"),
+            "and sparse sync gmp adds several of them up to one: choose .* or ftrl, or another --sparse-sync$",
+        ),
+        (
+            Cluster(groups=2, trainers=1, group_ps=0),
+            with_flags(dense_sync="allreduce", sparse_sync="gmp", partition="p", sparse_schedule="cosine"),
+            "which sparse sync gmp does not count: choose .* or ftrl at a constant rate, or another --sparse-sync$",
         ),
         (
             Cluster(sparse_ps_processes=2),
