@@ -18,6 +18,7 @@ from htrain.errors import DataError
 from htrain.spec.yaml_file import parse_yaml, read_yaml
 
 _MOST_BYTES = 64 << 20  # of a schema file at an address
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
 _Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 _Finite = Annotated[float, msgspec.Meta(ge=-3e38, le=3e38)]
 _Count = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
@@ -44,10 +45,11 @@ class _Ids(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="id
     columns: _Names
     rows: _Count | list[_Count | _Listed] | _Listed = "vocabulary"
     vocabulary: str = ""
+    tables: list[_Name] = []
 
     def input(self, name: str, rows: tuple[int, ...]) -> Input:
         columns = tuple(self.columns)
-        return Input(name, "ids", len(columns), columns=columns, rows=rows, tables=columns)
+        return Input(name, "ids", len(columns), columns=columns, rows=rows, tables=tuple(self.tables) or columns)
 
 
 class _Padded(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="padded"):
@@ -55,9 +57,11 @@ class _Padded(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag=
     length: _Count
     rows: _Count | _Listed = "vocabulary"
     vocabulary: str = ""
+    table: str = ""
 
     def input(self, name: str, rows: tuple[int, ...]) -> Input:
-        return Input(name, "padded", self.length, columns=(self.column,), rows=rows, tables=(self.column,))
+        table = self.table or self.column
+        return Input(name, "padded", self.length, columns=(self.column,), rows=rows, tables=(table,))
 
 
 class _Bag(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="bag"):
@@ -65,9 +69,11 @@ class _Bag(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="ba
     rows: _Count | _Listed = "vocabulary"
     width: _Count = 1
     vocabulary: str = ""
+    table: str = ""
 
     def input(self, name: str, rows: tuple[int, ...]) -> Input:
-        return Input(name, "bag", self.width, columns=(self.column,), rows=rows, tables=(self.column,))
+        table = self.table or self.column
+        return Input(name, "bag", self.width, columns=(self.column,), rows=rows, tables=(table,))
 
 
 class _Time(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="time"):
@@ -179,6 +185,7 @@ def layout_of(document: Any, path: str, read: ReadVocabulary | None = None) -> L
         digests = tuple(found[column].digest if column in found else "" for column in item.columns) if found else ()
         inputs.append(replace(item, vocabularies=digests))
     _check_names(path, inputs)
+    _check_tables(path, given, inputs)
     dense = {name: values for name, values in given.items() if isinstance(values, _Dense)}
     for name, values in dense.items():
         if len(values.fills) != len(values.columns):
@@ -249,6 +256,27 @@ def _check_names(path: str, inputs: Sequence[Input]) -> None:
     name, count = names.most_common(1)[0]
     if count > 1:
         raise DataError(f"{path}: inputs: two arrays of a batch would be called '{name}'; rename the input")
+
+
+def _check_tables(path: str, given: Mapping[str, _Kind], inputs: Sequence[Input]) -> None:
+    """Columns that are said to share a table have the same row for a value."""
+    said: set[str] = set()
+    for name, values in given.items():
+        if isinstance(values, _Ids) and len(values.tables) not in (0, len(values.columns)):
+            raise DataError(
+                f"{path}: inputs.{name}: tables: has {len(values.tables)} names for {len(values.columns)} columns"
+            )
+        said.update(getattr(values, "tables", ()), filter(None, [getattr(values, "table", "")]))
+    first: dict[str, tuple[str, int, str]] = {}
+    for item in inputs:
+        digests = item.vocabularies or ("",) * len(item.rows)
+        for table, rows, digest in zip(item.tables, item.rows, digests, strict=True):
+            where, wanted, vocabulary = first.setdefault(table, (item.name, rows, digest))
+            if table in said and (rows, digest) != (wanted, vocabulary):
+                raise DataError(
+                    f"{path}: inputs.{item.name}: table '{table}' has {rows:,} rows here and {wanted:,} in inputs.{where}: columns that share a table "
+                    "have as many rows in it, or one vocabulary (htrain data vocabulary --together)"
+                )
 
 
 def _one_line(error: Exception) -> str:

@@ -98,7 +98,8 @@ class Gmp(HoldsRows[Asked]):
             if len({piece.first_row for piece in found[name]}) < len(found[name]):
                 raise UsageError(
                     f"table '{name}' is looked up by the ids of {' and '.join(piece.table for piece in found[name])} alike, whose rows the partition "
-                    "numbers apart: give each a table of its own, or have them share one in the data, too"
+                    "numbers apart: give each a table of its own, or have them share one in the data, too (tables: or table: in the schema file), and "
+                    "partition again"
                 )
             for piece, end in zip(
                 found[name], (*(p.first_row for p in found[name][1:]), parameter.shape[0]), strict=True

@@ -85,6 +85,34 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
 
 
+class OneTableForBoth(nn.Module):
+    """A target and a list of what was seen before, looked up in one table, as models of interest have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Embedding(ROWS[0], 4), nn.Embedding(ROWS[2], 4)
+        self.top = nn.Linear(12, 1)
+
+    def forward(self, sparse: torch.Tensor, seen: torch.Tensor, seen_length: torch.Tensor) -> torch.Tensor:
+        there = (torch.arange(seen.shape[1]) < seen_length.unsqueeze(1)).unsqueeze(2).to(torch.float32)
+        pooled = (self.b(seen) * there).sum(1)
+        return self.top(torch.cat([self.a(sparse[:, 0]), self.b(sparse[:, 1]), pooled], 1))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_a_table_that_a_column_and_a_list_share_trains_as_on_the_joint_batches(optimizer: str, tmp_path: Path) -> None:
+    source = write_examples(tmp_path, "a", BATCH * 120)
+    (tmp_path / "s.yaml").write_text(
+        f"label: y\ninputs:\n  sparse: {{kind: ids, columns: [a, d], rows: [{ROWS[0]}, {ROWS[2]}], tables: [a, item]}}\n"
+        f"  seen: {{kind: padded, column: b, length: 4, rows: {ROWS[2]}, table: item}}\n"
+    )
+    parts = divided(source, tmp_path, 3)
+    model, options = drawn(OneTableForBoth), options_of(parts, sparse_optimizer=optimizer)
+    losses = joint_losses(model, parts, options, 3)
+    roles = trained(planned(model, parts, 3, options), parts, tmp_path)
+    assert max(relative_differences(joint_losses_of(roles, 3), losses)) < 1e-4
+
+
 def test_without_staleness_deferred_writes_are_not(parts: dict[int, Parts], tmp_path: Path) -> None:
     """Nor are rows that decay, whose decay is in the gradients that travel; tables of another rate have replicas of their own."""
     model = drawn(FieldNet)

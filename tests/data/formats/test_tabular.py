@@ -268,3 +268,27 @@ def test_a_line_of_names_is_read_as_its_rows_are(tmp_path, schema, header, said)
     (tmp_path / "a.csv").write_bytes(header)
     with pytest.raises(DataError, match=re.escape(said)):
         open_data(f"csv:{tmp_path}/a.csv?schema={schema}")
+
+
+def test_columns_share_a_table_where_the_schema_says_so(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "label: y\ninputs:\n  s: {kind: ids, columns: [a, b, c], rows: 7, tables: [word, b, word]}\n"
+        "  h: {kind: padded, column: h, length: 3, rows: 7, table: word}\n  t: {kind: bag, column: t, rows: 5}\n"
+    )
+    tables = [each.tables for each in load_layout(tmp_path / "s.yaml").schema.inputs]
+    assert tables == [("word", "b", "word"), ("word",), ("t",)]
+
+
+@pytest.mark.parametrize(("inputs", "said"), [
+    ("s: {kind: ids, columns: [a, b], rows: 7, tables: [a]}", r"inputs.s: tables: has 1 names for 2 columns$"),
+    ("s: {kind: ids, columns: [a, b], rows: [7, 9], tables: [w, w]}", r"inputs.s: table 'w' has 9 rows here and 7 in inputs.s: columns that share a table"),
+    ("{s: {kind: ids, columns: [a], rows: 7}, t: {kind: bag, column: t, rows: 9, table: a}}", r"inputs.t: table 'a' has 9 rows here and 7 in inputs.s"),
+    ("s: {kind: ids, columns: [a], rows: 7, tables: ['']}", "inputs.s: .*length >= 1"),
+    ("s: {kind: padded, column: a, length: 2, rows: 7, tables: [a]}", "unknown field `tables`"),
+])  # fmt: skip
+def test_columns_that_cannot_share_a_table_are_refused(inputs: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        f"label: y\ninputs: {inputs}" if inputs[0] == "{" else f"label: y\ninputs:\n  {inputs}\n"
+    )
+    with pytest.raises(DataError, match=said):
+        load_layout(tmp_path / "s.yaml")
