@@ -1,6 +1,7 @@
 """ATen ops that draw whole numbers, as negatives are drawn in forward(): made of uniform numbers, which a net draws again by a hash."""
 
 import torch
+from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, refuse
 from htrain.frontend.aten_training import require_always, uniform_step
@@ -14,22 +15,27 @@ def _between(t: Translation, call: Call) -> None:
     require_always(t, call)
     call.told_by_shape()
     names = [argument.name for argument in call.arguments]
-    low, high = (int(call.argument(name)) if name in names else 0 for name in ("low", "high"))
+    low, high = (call.argument(name) if name in names else 0 for name in ("low", "high"))
     first, second = (_grains(t, call) for _ in range(2))
-    bits = t.step(call.node, "Add", (t.step(call.node, "Mul", (first, _constant(t, call, _GRAINS))), second))
-    drawn = t.step(call.node, "Mod", (bits, _constant(t, call, high - low)))
-    drawn = t.step(call.node, "Add", (drawn, _constant(t, call, low))) if low else drawn
+    bits = t.step(call.node, "Add", (t.step(call.node, "Mul", (first, _number(t, call, _GRAINS))), second))
+    count = _number(t, call, high)
+    count = t.step(call.node, "Sub", (count, _number(t, call, low))) if low != 0 else count
+    drawn = t.step(call.node, "Mod", (bits, count))
+    drawn = t.step(call.node, "Add", (drawn, _number(t, call, low))) if low != 0 else drawn
     dtype = dtype_name(call.meta["val"].dtype)
     t.names[call.node] = drawn if dtype == "int64" else t.step(call.node, "Cast", (drawn,), {"to": dtype})
 
 
 def _grains(t: Translation, call: Call) -> str:
     """24 random bits, int64, for each number of the result."""
-    scaled = t.step(call.node, "Mul", (uniform_step(t, call), _constant(t, call, float(_GRAINS))))
+    scaled = t.step(call.node, "Mul", (uniform_step(t, call), _number(t, call, float(_GRAINS))))
     return t.step(call.node, "Cast", (scaled,), {"to": "int64"})
 
 
-def _constant(t: Translation, call: Call, number: float) -> str:
+def _number(t: Translation, call: Call, number: float | fx.Node) -> str:
+    """A number, which may be one of the batch's size."""
+    if isinstance(number, fx.Node):
+        return t.blob(number, like=torch.empty(0, dtype=torch.int64))
     return t.constant(torch.tensor(number), module=t.module_of(call.node))
 
 
@@ -61,7 +67,7 @@ def _by_weights(t: Translation, call: Call) -> None:
         call.node, "SearchSorted", (sums, t.step(call.node, "Mul", (drawn, total))), {"out_int32": False, "right": True}
     )
     t.names[call.node] = t.step(
-        call.node, "Min", (parts, _constant(t, call, count - 1))
+        call.node, "Min", (parts, _number(t, call, count - 1))
     )  # a share may be rounded up to the whole
 
 

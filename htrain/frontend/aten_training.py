@@ -114,13 +114,20 @@ def _uniform(t: Translation, call: Call) -> None:
     _draw(t, call, "UniformDraw", {"low": float(low), "high": float(high)})
 
 
-_COMPARISONS = tuple(f"aten.{name}.Scalar" for name in ("lt", "le", "gt", "ge"))
+_COMPARISONS = tuple(f"aten.{name}.{form}" for name in ("lt", "le", "gt", "ge") for form in ("Scalar", "Tensor"))
+_VIEWS = tuple(
+    f"aten.{name}" for name in ("unsqueeze.default", "view.default", "reshape.default", "expand.default", "select.int")
+)
 
 
 def _is_compared(node: fx.Node) -> bool:
     """Whether uniform numbers say by comparison alone what is masked while a module trains. In evaluation they are all the mean of their range, and what the
     comparison mostly gives is what it always gives: nothing is masked. The self-check compares that with the module's own evaluation."""
-    return all(user.op == "call_function" and str(user.target) in _COMPARISONS for user in node.users)
+    return all(
+        user.op == "call_function"
+        and (str(user.target) in _COMPARISONS or (str(user.target) in _VIEWS and _is_compared(user)))
+        for user in node.users
+    )
 
 
 def require_always(t: Translation, call: Call) -> None:

@@ -85,7 +85,7 @@ def unknown(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Features, and examples, that a value stands for which is learnt."""
     y = model.first(x)
     if model.training:
-        y = torch.where(torch.rand(x.shape[0], 1) < 0.1, model.second.bias, y)
+        y = torch.where(torch.rand(x.shape[0])[:, None] < torch.tensor([0.1, 0.3, 0.2, 0.1]), model.second.bias, y)
         y = y.masked_fill(torch.empty_like(y).uniform_(-1, 1) >= 0.9, 0.0)
     return y
 
@@ -219,6 +219,8 @@ COUNTED = torch.tensor([1.0, 0.0, 3.0, 4.0])
         (lambda x: torch.randint(5, (x.shape[0], 4)), [0.2] * 5),
         (lambda x: torch.randint(-2, 3, (x.shape[0], 4), dtype=torch.int32) + 2, [0.2] * 5),
         (lambda x: torch.randint_like(x, 5).long(), [0.2] * 5),
+        (lambda x: torch.randint(x.shape[0], (x.shape[0], 4)) // (len(x) // 5), [0.2] * 5),
+        (lambda x: (torch.randint(-x.shape[0], x.shape[0], (x.shape[0], 4)) + len(x)) // (len(x) // 2), [0.25] * 4),
         (lambda x: torch.randint_like(x[:, :2].long(), 1, 4), [0, 1 / 3, 1 / 3, 1 / 3]),
         (lambda x: torch.multinomial(COUNTED, x.shape[0] * 4, replacement=True).view(-1, 4), [1 / 8, 0, 3 / 8, 1 / 2]),
         (lambda x: COUNTED.double().multinomial(x.shape[0], replacement=True)[:, None], [1 / 8, 0, 3 / 8, 1 / 2]),
@@ -284,6 +286,7 @@ class Ranked(nn.Module):
         lambda item: torch.randint_like(item, 50)[:, None],
         lambda item: (torch.rand(item.shape[0], 3) * 50).long(),
         lambda item: item[torch.randperm(item.shape[0])][:, None],
+        lambda item: item[torch.randint(0, item.shape[0], (item.shape[0], 2))],
         lambda item: torch.multinomial(torch.arange(50.0), item.shape[0] * 3, replacement=True).view(-1, 3),
     ],
 )
