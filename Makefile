@@ -1,8 +1,8 @@
 # `make demo` and `make test` need Python 3.11+, make and a C compiler; everything else goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests wait for half of their time, for processes and deadlines: two more workers than cores, and no more than memory has room for.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(len(os.sched_getaffinity(0)), 6) + 2)')
+# Tests wait for half of their time, for processes and deadlines: one more worker than cores, and no more than memory has room for.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(len(os.sched_getaffinity(0)), 7) + 1)')
 
 .PHONY: demo test site lint clean
 
