@@ -53,7 +53,7 @@ def test_the_benchmark_of_the_reader_prints_and_keeps_what_it_found(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert run.returncode == 0, run.stderr
-    assert [text.split()[0] for text in run.stdout.splitlines()] == ["tsv", "packed"]
+    assert [text.split()[0] for text in run.stdout.splitlines()] == ["tsv", "tsv.gz", "decompressing:", "packed"]
     (line,) = map(json.loads, (tmp_path / "h").read_text().splitlines())
     assert (line["benchmark"], line["arguments"]) == ("reader", {"megabytes": 1, "batch": 2048})
     for figures in line["figures"].values():
