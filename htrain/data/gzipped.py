@@ -13,11 +13,8 @@ try:
 except ImportError:  # another processor
     _OPEN, _DAMAGED = gzip.open, zlib.error
 
-DAMAGES: tuple[type[Exception], ...] = (
-    EOFError,
-    zlib.error,
-    _DAMAGED,
-)  # beside OSError: what reading raises of bytes that are not as they were written
+# Beside OSError, what reading raises of bytes that are not as they were written.
+DAMAGES: tuple[type[Exception], ...] = (EOFError, zlib.error, _DAMAGED)
 
 
 def open_gzip(file: Path | BinaryIO) -> BinaryIO:

@@ -5,6 +5,7 @@ from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, refuse
 from htrain.frontend.aten_training import require_always, uniform_step
+from htrain.frontend.draws import BETWEEN
 from htrain.frontend.translation import Translation, dtype_name
 
 _GRAINS = 1 << 24  # a float32 between 0 and 1 is one of so many
@@ -72,7 +73,7 @@ def _by_weights(t: Translation, call: Call) -> None:
 
 
 WHOLE_DRAWS: dict[str, Handler] = {
-    **dict.fromkeys(("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype"), _between),
+    **dict.fromkeys(BETWEEN, _between),
     "randperm.default": _permutation,
     "multinomial.default": _by_weights,
 }

@@ -131,8 +131,8 @@ def _is_compared(node: fx.Node) -> bool:
 
 
 def require_always(t: Translation, call: Call) -> None:
-    """Raises ModelError for uniform numbers, or what is made of them, that are drawn in training alone."""
-    if not t.draws_always:
+    """Raises ModelError for uniform numbers, or what is made of them, that are drawn in training alone, and scored."""
+    if not (t.draws_always or t.draws_for_loss):
         raise refuse(
             t, call,
             "uniform numbers that are drawn in training alone, or what is made of them: evaluation has none in their place; for a dropout write "

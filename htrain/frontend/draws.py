@@ -9,14 +9,8 @@ from htrain.errors import ModelError
 
 _NORMAL = ("randn.default", "randn_like.default", "normal_functional.default", "normal.float_float")
 _UNIFORM = ("rand.default", "rand_like.default", "uniform.default")
-_WHOLE = (
-    "randint.default",
-    "randint.low",
-    "randint_like.default",
-    "randint_like.low_dtype",
-    "randperm.default",
-    "multinomial.default",
-)
+BETWEEN = ("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype")
+_WHOLE = (*BETWEEN, "randperm.default", "multinomial.default")
 _BY_UNIFORM = ("exponential.default", "bernoulli.default", "bernoulli.p", *_WHOLE)  # made of uniform numbers
 NORMAL, UNIFORM, BY_UNIFORM = (tuple(f"aten.{name}" for name in names) for names in (_NORMAL, _UNIFORM, _BY_UNIFORM))
 

@@ -50,8 +50,13 @@ def capture(
     needed = needed_for(program, outputs)
     if draws := draws_of(needed):
         evaluated = partial(_draws, model, example_inputs, logit, own_loss=own_loss)
-        scores_draw = draws_of(needed_for(program, outputs[-1:]))  # a loss is no matter of evaluation
-        translation.draws_always = not scores_draw or draws_always(model, draws, evaluated)
+        translation.draws_for_loss = not draws_of(needed_for(program, outputs[-1:]))
+        try:
+            translation.draws_always = draws_always(model, draws, evaluated)
+        except ModelError:  # in evaluation it draws less, or returns no loss
+            if not translation.draws_for_loss:
+                raise
+            translation.draws_always = True
     translation.tables = _tables(program, translation, needed)
     for node in program.graph.nodes:
         if node.op == "call_function" and node in needed:

@@ -23,7 +23,7 @@ class Translation:
 
     `names` has the blob of each node, `parts` the blobs of a node with several outputs, `static` the value of a node
     that depends on no input, `buffers` the names of those that are buffers of the model. `values` are those of parameters that ops have made.
-    `draws_always`: what is drawn at random is drawn in evaluation, too.
+    `draws_always`: what is drawn at random is drawn in evaluation, too. `draws_for_loss`: nothing that is scored is made of it.
     """
 
     def __init__(self, name: str, batch: Any, bags: Mapping[Any, int]) -> None:
@@ -35,7 +35,7 @@ class Translation:
         self.buffers: dict[fx.Node, str] = {}
         self.values: dict[str, torch.Tensor] = {}
         self.tables: set[str] = set()
-        self.draws_always = False
+        self.draws_always = self.draws_for_loss = False
         self.when_read: dict[
             fx.Node, Callable[[], str]
         ] = {}  # nodes that become a blob if an op reads them, or are refused

@@ -262,6 +262,26 @@ def test_a_random_order_has_each_example_once() -> None:
     assert abs(float(torch.corrcoef(torch.stack([drawn(1).double(), torch.arange(1000.0).double()]))[0, 1])) < 0.15
 
 
+class Disturbed(nn.Module):
+    """Its loss has noise while it trains, and none in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        score = self.first(x)[:, 0]
+        noise = torch.randn_like(score) if self.training else torch.zeros_like(score)
+        return F.mse_loss(score + noise, label), score
+
+
+def test_noise_of_a_loss_that_evaluation_leaves_out_is_left_out() -> None:
+    inputs = {**X, "label": torch.zeros(4)}
+    model = capture_model(Disturbed(), schema=CRITEO, example_inputs=inputs, logit="", label="", loss="own")
+    assert model.compare(Options(loss="own")) == ()
+    assert [op.attrs["always"] for op in model.captured.net.ops if op.type == "NormalDraw"] == [False]
+
+
 class Ranked(nn.Module):
     """Bayesian personalised ranking, by negatives that forward() draws: `always`, or while it trains alone."""
 

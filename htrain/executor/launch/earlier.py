@@ -71,9 +71,8 @@ def places_of(beginning: Beginning) -> list[str]:
     return [beginning.checkpoint] if layout else [beginning.checkpoint, beginning.plan]
 
 
-_Kept = frozenset[
-    tuple[str, int]
-]  # states of a weight: what they are called behind its name, and how many dimensions they have
+# States of a weight: what they are called behind its name, and how many dimensions they have.
+_Kept = frozenset[tuple[str, int]]
 
 
 def optimizers_of(parameters: Mapping[str, Parameter]) -> dict[str, _Kept]:

@@ -24,9 +24,8 @@ def load_parameters(
         found.update(_read(folder, manifest, role, centres_at(role, layout.centers) if group < 0 else {}))
     for role in sorted(role for role in manifest.files if serves(role, group)):
         missing = set(wanted) - found.keys()
-        if (
-            Role.parse(role).kind == DENSE_PS
-        ):  # what it keeps for its rounds beside a centre may be called as a state of the weight's optimizer is
+        if Role.parse(role).kind == DENSE_PS:
+            # What it keeps for its rounds beside a centre may be called as a state of the weight's optimizer is.
             missing &= layout.centers.keys()
         found.update(_read(folder, manifest, role, {name: name for name in missing}))
     missing = set(wanted) - found.keys()

@@ -340,9 +340,8 @@ def train_together(
                 following = following or (yield from together.asked_or_empty())
         if not orders.stopping:
             yield from source.flush()
-        if (
-            not lockstep.verdict.over
-        ):  # all have stopped behind the same step; the order to pause may still be on its way here
+        if not lockstep.verdict.over:
+            # All have stopped behind the same step; the order to pause may still be on its way here.
             yield Rest(is_to_come=True)
             lockstep.go_on()
 

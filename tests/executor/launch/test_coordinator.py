@@ -52,13 +52,24 @@ def networks() -> Iterator[dict[str, Network]]:
         network.close()
 
 
-def test_orders_come_once_and_in_order_though_connections_are_lost_with_them(
-    networks: dict[str, Network], tmp_path: Path
-) -> None:
+@pytest.fixture
+def coordinator(networks: dict[str, Network], tmp_path: Path) -> Iterator[Coordinator]:
     interrupt = Interrupt()
     outside = Outside(interrupt, lambda totals, reports: None, print, lambda: None)
     settings = RunSettings(tmp_path, "synthetic:", tmp_path)
-    coordinator = Coordinator(PLAN, networks["launcher"], settings, identify_served(PLAN), outside)
+    made = Coordinator(PLAN, networks["launcher"], settings, identify_served(PLAN), outside)
+    yield made
+    made._inbox.close()
+    if made._pulse:
+        made._pulse.stop()
+    if made._outbox:
+        made._outbox.close()
+    interrupt.close()
+
+
+def test_orders_come_once_and_in_order_though_connections_are_lost_with_them(
+    networks: dict[str, Network], coordinator: Coordinator
+) -> None:
     inboxes = [networks["roles"].inbox(f"{role}/control") for role in ROLES]
     roads = [Road(inbox.address) for inbox in inboxes]
     book = {inbox.name: road.address for inbox, road in zip(inboxes, roads, strict=True)}
@@ -81,21 +92,14 @@ def test_orders_come_once_and_in_order_though_connections_are_lost_with_them(
     finally:
         for road in roads:
             road.close()
-        for inbox in (*inboxes, coordinator._inbox):
+        for inbox in inboxes:
             inbox.close()
-        if coordinator._pulse:
-            coordinator._pulse.stop()
-        if coordinator._outbox:
-            coordinator._outbox.close()
-        interrupt.close()
 
 
-def test_a_role_that_ends_once_it_has_come_up_is_not_waited_for(networks: dict[str, Network], tmp_path: Path) -> None:
+def test_a_role_that_ends_once_it_has_come_up_is_not_waited_for(
+    networks: dict[str, Network], coordinator: Coordinator
+) -> None:
     """Nobody answers at its address: else it would be asked for 15 s, and its end told as silence."""
-    interrupt = Interrupt()
-    outside = Outside(interrupt, lambda totals, reports: None, print, lambda: None)
-    settings = RunSettings(tmp_path, "synthetic:", tmp_path)
-    coordinator = Coordinator(PLAN, networks["launcher"], settings, identify_served(PLAN), outside)
     inboxes = {name: networks["roles"].inbox(name) for name in (f"{role}/control" for role in ROLES)}
     book = {name: inbox.address for name, inbox in inboxes.items()}
     ended, *others = inboxes.values()
@@ -105,10 +109,5 @@ def test_a_role_that_ends_once_it_has_come_up_is_not_waited_for(networks: dict[s
         for inbox in others:
             assert receive(inbox)[0] == Addresses({})
     finally:
-        for inbox in (*others, coordinator._inbox):
+        for inbox in others:
             inbox.close()
-        if coordinator._pulse:
-            coordinator._pulse.stop()
-        if coordinator._outbox:
-            coordinator._outbox.close()
-        interrupt.close()
