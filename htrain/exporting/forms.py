@@ -109,7 +109,7 @@ def _broadcast_to(graph: Graph, op: Op) -> None:
     shape, source = op.attrs["shape"], graph.blob(op.inputs[0]).shape
     assert isinstance(shape, tuple)
     dims = [None] * (len(shape) - len(source)) + list(source)
-    wanted = [1 if d < 0 and isinstance(own, BatchDim) else d for d, own in zip(shape, dims, strict=True)]
+    wanted = [1 if d <= 0 and isinstance(own, BatchDim) else d for d, own in zip(shape, dims, strict=True)]
     graph.add("Expand", graph.value(op.inputs[0], op), graph.dims(wanted, op), output=op.outputs[0])
 
 
@@ -136,6 +136,19 @@ def _variance(graph: Graph, op: Op) -> None:
     squared = graph.add("Mul", away, away)
     keepdims = {"keepdims": int(bool(op.attrs["keepdims"]))}
     graph.add("ReduceMean", squared, axes, attrs=keepdims, output=op.outputs[0])
+
+
+def _flat_non_zero(graph: Graph, op: Op) -> None:
+    flat = graph.add("Reshape", graph.value(op.inputs[0], op), graph.ints(-1))
+    graph.add("Reshape", graph.add("NonZero", flat), graph.ints(-1), output=op.outputs[0])
+
+
+def _unique(graph: Graph, op: Op) -> None:
+    x = graph.value(op.inputs[0], op)
+    unique, inverse, counts = op.outputs
+    flat = f"{inverse}_flat"
+    graph.add_many("Unique", (x,), (unique, "", flat, counts), attrs={"sorted": 1})
+    graph.add("Reshape", flat, graph.add("Shape", x), output=inverse)
 
 
 def _bound_rows(graph: Graph, op: Op) -> None:
@@ -177,6 +190,8 @@ RULES: Mapping[str, Callable[[Graph, Op], None]] = {
     "BroadcastTo": _broadcast_to,
     "Fill": _fill,
     "Split": _split,
+    "FlatNonZero": _flat_non_zero,
+    "Unique": _unique,
     "ReduceVariance": _variance,
     "LayerNormalization": _layer_normalization,
     "BoundRows": _bound_rows,

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, mixes_batch, refuse
+from htrain.frontend.aten_picks import PICKS, is_pick, is_place, pick, put, select
 from htrain.frontend.own_example import is_own_example
 from htrain.frontend.translation import Translation
 from htrain.net.net import Attr, BatchDim, Dim
@@ -43,7 +44,10 @@ def _indices(t: Translation, call: Call) -> list[Index]:
 
 
 def _index(t: Translation, call: Call) -> None:
-    """x[:, i, j] over adjacent dimensions other than the batch; or x[b, i, ...], where b is each example itself."""
+    """x[:, i, j] over adjacent dimensions other than the batch; x[b, i, ...], where b is each example itself, or any; or x[mask]."""
+    if is_pick(t, call):
+        pick(t, call)
+        return
     source, indices = call.args[0], _indices(t, call)
     assert isinstance(source, fx.Node)
     places = [d for d, index in enumerate(indices) if index is not None]
@@ -73,7 +77,7 @@ def _examples(t: Translation, call: Call, axis: int, index: Index) -> None:
         t.alias(call.node, source)
         return
     mixes_batch(t, call, (axis,))
-    t.add(call.node, "Gather", (t.blob(source), _named(t, call, index)), {"axis": axis})
+    t.add(call.node, "Gather", (t.blob(source), _of_batch(t, call, index)), {"axis": axis})
 
 
 def _flat(t: Translation, call: Call, indices: Sequence[Index], sizes: Sequence[int]) -> str | torch.Tensor:
@@ -125,7 +129,11 @@ def _merged(t: Translation, call: Call, first: int, past: int) -> str:
     if past - first == 1:
         return t.blob(source)
     shape = t.shape(source)
-    total = prod(size for size in shape[first:past] if isinstance(size, int))
+    total = (
+        -1
+        if first == 0 and not isinstance(shape[0], int)
+        else prod(size for size in shape[first:past] if isinstance(size, int))
+    )
     merged = tuple(d if isinstance(d, int) else -1 for d in (*shape[:first], total, *shape[past:]))
     return t.step(call.node, "Reshape", (t.blob(source),), {"shape": merged})
 
@@ -136,7 +144,8 @@ def _pick_of_each(t: Translation, call: Call, indices: Sequence[Index], sizes: S
     shape = t.shape(call.args[0])
     kept, of_index = shape[len(indices) :], _broadcast(t, call, indices)
     if not isinstance(own, fx.Node) or shape[0] != BatchDim() or not is_own_example(t, own, of_index):
-        raise refuse(t, call, _OF_EXAMPLES)
+        _pick_of_any(t, call, indices, sizes)
+        return
     flat = _flat(t, call, others, sizes) if len(others) > 1 else _only(t, call, others[0], sizes[0])
     merged = _merged(t, call, 1, len(indices))
     if isinstance(flat, torch.Tensor):
@@ -149,6 +158,27 @@ def _pick_of_each(t: Translation, call: Call, indices: Sequence[Index], sizes: S
         t.names[call.node] = picked
     else:
         t.add(call.node, "Reshape", (picked,), {"shape": t.open_shape(call.node)})
+
+
+def _pick_of_any(t: Translation, call: Call, indices: Sequence[Index], sizes: Sequence[int]) -> None:
+    """x[B,L,...] at places of any example."""
+    name = _of_batch(t, call, indices[0])
+    for index, size in zip(indices[1:], sizes, strict=True):
+        rows = t.step(call.node, "Mul", (name, t.blob(size)))
+        name = t.step(call.node, "Add", (rows, _within(t, call, index, size)))
+    mixes_batch(t, call, (0,))
+    t.add(call.node, "Gather", (_merged(t, call, 0, len(indices)), name), {"axis": 0})
+
+
+def _of_batch(t: Translation, call: Call, index: Index) -> str:
+    """Places along the batch, of which those below 0 count from its end."""
+    name = _named(t, call, index)
+    if isinstance(index, fx.Node) and is_place(index):
+        return name
+    ones = t.step(call.node, "Fill", (), {"shape": (-1,), "value": 1.0, "dtype": "int64"})
+    count = t.step(call.node, "ReduceSum", (ones,), {"axes": (0,), "keepdims": False})
+    below = t.step(call.node, "Less", (name, t.blob(0)))
+    return t.step(call.node, "Where", (below, t.step(call.node, "Add", (name, count)), name))
 
 
 def _only(t: Translation, call: Call, index: Index, size: int) -> str | torch.Tensor:
@@ -194,6 +224,8 @@ def _index_put(t: Translation, call: Call) -> None:
     mask, given = call.args[1][0], [axis for axis, index in enumerate(call.args[1]) if index is not None]
     if len(call.args[1]) == 1 and mask is not None and mask.meta["val"].dtype == torch.bool:
         _put_by_mask(t, call, mask)
+    elif is_pick(t, call):
+        put(t, call)
     elif len(given) == 1 and given[0] and isinstance(t.shape(call.args[0])[given[0]], int):
         _put_along(t, call, given[0])
     else:
@@ -202,7 +234,12 @@ def _index_put(t: Translation, call: Call) -> None:
 
 def _put_by_mask(t: Translation, call: Call, mask: fx.Node) -> None:
     source, value = call.args[0], call.args[2]
-    if not isinstance(value, fx.Node) or value.meta["val"].numel() != 1 or argument(call, 3, "accumulate", False):
+    sizes = value.meta["val"].shape if isinstance(value, fx.Node) else (0,)
+    several = not all(isinstance(d, int) and d == 1 for d in sizes) or argument(call, 3, "accumulate", False)
+    if several and is_pick(t, call):
+        put(t, call)
+        return
+    if several:
         raise refuse(t, call, "what is assigned to by a mask must be given one number: use torch.where")
     name = t.blob(mask)
     missing = len(source.meta["val"].shape) - len(mask.meta["val"].shape)
@@ -282,7 +319,8 @@ def _masked_select(t: Translation, call: Call) -> None:
     assert isinstance(source, fx.Node)
     mask, shape = t.static.get(given), t.shape(source)
     if mask is None:
-        raise refuse(t, call, _BY_MASK)
+        select(t, call)
+        return
     rank = max(len(shape), mask.dim())
     shape = (1,) * (rank - len(shape)) + shape
     batch, *rest = shape
@@ -308,7 +346,7 @@ def _index_add(t: Translation, call: Call) -> None:
         name = t.step(call.node, "Mul", (name, t.blob(alpha, like=call.meta["val"])))
     behind = tuple((d if isinstance(d, int) else -1) if i == axis else 1 for i, d in enumerate(shape))
     place = t.step(call.node, "Reshape", (t.blob(index),), {"shape": behind})
-    place = t.step(call.node, "BroadcastTo", (place,), {"shape": t.batch_shape(shape)})
+    place = t.broadcast(call.node, place, shape)
     mixes_batch(t, call, (axis,))
     t.add(call.node, "ScatterAdd", (t.blob(source), place, name), {"dim": axis})
 
@@ -324,6 +362,7 @@ def _along(type: str) -> Handler:
 
 
 INDEX: dict[str, Handler] = {
+    **PICKS,
     "index.Tensor": _index,
     "index_put.default": _index_put,
     "index_add.default": _index_add,

@@ -29,7 +29,9 @@ from htrain.ops.user_ops import TARGET, attributes_from, require_elementwise
 _COUNTS = "how many it finds depends on the values of a batch: keep all places, and give some of them no weight by torch.where"
 CURES = {
     "aten.embedding_renorm.default": "an Embedding with max_norm changes its rows as it reads them: build it without",
-    **dict.fromkeys(("aten.nonzero.default", "aten._unique2.default", "aten.unique_dim.default"), _COUNTS),
+    **dict.fromkeys(
+        ("aten.unique_dim.default", "aten.unique_consecutive.default", "aten.repeat_interleave.Tensor"), _COUNTS
+    ),
     "aten.bincount.default": "write it as F.one_hot(ids, num_classes).sum(0)",
 }
 ARGUMENT_CURES = {"scale_grad_by_freq": "gradients would depend on how often an id comes in a batch: build it without"}
@@ -223,12 +225,11 @@ def _fill(t: Translation, call: Call) -> None:
     name, like = str(call.target), call.meta["val"]
     value = 0.0 if "zero" in name else 1.0 if "ones" in name else call.args[1]
     call.told_by_shape()
-    shape = t.batch_shape(t.shape(call.node))
     if isinstance(value, fx.Node):
         number = t.blob(value, like=like)
-        t.add(call.node, "BroadcastTo", (number,), {"shape": shape})
+        t.add(call.node, "BroadcastTo", (number,), {"shape": t.batch_shape(t.shape(call.node))})
     else:
-        t.add(call.node, "Fill", (), {"shape": shape, "value": float(value), "dtype": dtype_name(like.dtype)})
+        t.names[call.node] = t.filled(call.node, float(value), dtype_name(like.dtype))
 
 
 def _number(t: Translation, call: Call) -> None:

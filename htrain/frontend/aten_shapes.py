@@ -42,7 +42,7 @@ def _expand(t: Translation, call: Call) -> None:
     if t.shape(source) == t.shape(call.node):
         t.alias(call.node, source)
     else:
-        t.add(call.node, "BroadcastTo", (t.blob(source),), {"shape": t.batch_shape(t.shape(call.node))})
+        t.names[call.node] = t.broadcast(call.node, t.blob(source), t.shape(call.node))
 
 
 def _repeat(t: Translation, call: Call) -> None:
@@ -80,8 +80,7 @@ def _range(t: Translation, call: Call) -> None:
     if isinstance(start, float) or isinstance(step, float):
         raise refuse(t, call, "a range that depends on the batch must go from a whole number by whole ones")
     call.told_by_shape()
-    attrs: dict[str, Attr] = {"shape": t.batch_shape(t.shape(call.node)), "value": 1.0, "dtype": "int64"}
-    count = t.step(call.node, "CumSum", (t.step(call.node, "Fill", (), attrs),), {"axis": 0})
+    count = t.step(call.node, "CumSum", (t.filled(call.node, 1.0, "int64"),), {"axis": 0})
     name = t.step(call.node, "Sub", (count, t.blob(1)))
     for type, number, neutral in (("Mul", step, 1), ("Add", start, 0)):
         name = name if number == neutral else t.step(call.node, type, (name, t.blob(number)))
@@ -97,7 +96,7 @@ def _copy(t: Translation, call: Call) -> None:
     if t.builder.blob(name).dtype != dtype:
         name = t.step(call.node, "Cast", (name,), {"to": dtype})
     if t.builder.blob(name).shape != t.shape(call.node):
-        name = t.step(call.node, "BroadcastTo", (name,), {"shape": t.batch_shape(t.shape(call.node))})
+        name = t.broadcast(call.node, name, t.shape(call.node))
     t.names[call.node] = name
 
 

@@ -28,6 +28,7 @@ from htrain.frontend.formulas import Formulas
 from htrain.frontend.gradient_rules import GradientRules
 from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
+from htrain.frontend.masks import ChangedMaskError, SameMasks
 from htrain.frontend.packed_sequences import padded_sequences
 from htrain.frontend.sparse_products import SparseProducts
 from htrain.frontend.tensor_length import symbolic_lengths
@@ -58,12 +59,19 @@ _FIXED = (
     "write it for any number of examples; if, range() and numpy's functions of the number, a loop over a batch, its first few examples, "
     "and a shape with a number for the batch hold for one batch only"
 )
-_VALUES = "an if, bool(), int(), float() or range() of a tensor, or a mask that picks examples, has no place in a net; use torch.where, or weights of 0 and 1"
+_VALUES = (
+    "an if, bool(), int(), float() or range() of a tensor, or of how many elements a mask picks, has no place in a net; use torch.where, or weights of 0 "
+    "and 1; sums over what a mask picks are 0 where it picks nothing: divide them by max(len(picked), 1)"
+)
 _BY_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound")
 
 
 class _FixedBatchError(ModelError):
     """The model's code makes a number of the size of a batch."""
+
+
+class _ByValuesError(ModelError):
+    """The model's code, or torch's, asks for a number that depends on the values of a batch."""
 
 
 def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
@@ -74,10 +82,12 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     """
     try:
         return _exported(model, example_inputs)
-    except _FixedBatchError as error:
+    except (_FixedBatchError, _ByValuesError) as error:
         try:
-            with symbolic_casts(model):
+            with symbolic_casts(model) if isinstance(error, _FixedBatchError) else SameMasks():
                 return _exported(model, example_inputs)
+        except ChangedMaskError:
+            raise
         except ModelError:
             raise error from None
 
@@ -120,7 +130,7 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
     except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
         why = _one_line(error)
         place = fixed[0] if fixed and _FIXED in why else place_of(model, error)
-        kind = _FixedBatchError if _FIXED in why else ModelError
+        kind = _FixedBatchError if _FIXED in why else _ByValuesError if _VALUES in why else ModelError
         raise kind(f"torch.export cannot capture {type(model).__name__}: {why}{place}") from error
 
 

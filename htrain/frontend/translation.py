@@ -42,11 +42,17 @@ class Translation:
         self.complex: set[fx.Node] = set()  # nodes whose blobs have their parts as a last dimension
         self._batch = batch
         self._bags = bags
-        self._counts: dict[Any, Dim] = {}  # of what constant masks pick
+        self.places: dict[fx.Node, str] = {}  # of masks that depend on the batch: where they are true
+        self._counts: dict[Any, Dim] = {}  # of what masks pick
+        self._picked: dict[Any, str] = {}  # of those that depend on the batch: a blob that is as long
         self._constants: dict[fx.Node, str] = {}
 
     def declare_input(self, node: fx.Node) -> None:
-        """Make a node an input of the net."""
+        """Make a node an input of the net. Raises ModelError for one that has a parameter's name."""
+        if str(node.target) in self.builder.parameters:
+            raise ModelError(
+                f"forward() takes an argument '{node.target}', and the model has a parameter of that name: rename one of the two"
+            )
         self.names[node] = self.builder.input(
             Blob(str(node.target), self.shape(node), dtype_name(node.meta["val"].dtype))
         )
@@ -127,9 +133,8 @@ class Translation:
         made = next((other for other in node.graph.nodes if _stands_for(other, symbol)), None)
         if symbol == self._batch:
             ones = self.step(node, "Fill", (), {"shape": (-1,), "value": 1.0, "dtype": "int64"})
-        elif symbol in self._bags and made is not None:
-            same = self.step(node, "Equal", (self.blob(made), self.blob(made)))
-            ones = self.step(node, "Cast", (same,), {"to": "int64"})
+        elif symbol in self._bags or symbol in self._picked:
+            ones = self.step(node, "Cast", (self._whole(node, symbol),), {"to": "int64"})
         elif made is not None and made.op == "call_function":
             taken = self.step(node, "Detach", (self.blob(made.args[0]),))
             exact = "float64" if isinstance(made.meta["val"], torch.SymFloat) else "int64"
@@ -137,6 +142,41 @@ class Translation:
         else:
             raise ModelError(f"{node.target} in {self.where(node)}: '{symbol}' depends on the values of a batch")
         return self.step(node, "ReduceSum", (ones,), {"axes": (0,), "keepdims": False})
+
+    def _whole(self, node: fx.Node, symbol: Any) -> str:
+        """bool[n], true in as many places as the lists of a batch hold, or a mask picks."""
+        made = (self.blob(other) for other in node.graph.nodes if _stands_for(other, symbol))
+        name = self._picked.get(symbol) or next(made)
+        same = self.step(node, "Equal", (name, name))
+        is_whole = self.builder.blob(name).dtype.startswith("int")  # else nan is no equal of its own
+        return same if is_whole else self.step(node, "Or", (same, self.step(node, "Not", (same,))))
+
+    def filled(self, node: fx.Node, value: float, dtype: str) -> str:
+        """A number in each place of a node's shape. Raises ModelError for one that depends on more of a batch than what a mask picks."""
+        shape = self.shape(node)
+        lengths = [(size, d) for size, d in zip(node.meta["val"].shape, shape, strict=True) if _is_bound(d)]
+        if not lengths:
+            return self.step(node, "Fill", (), {"shape": self.batch_shape(shape), "value": value, "dtype": dtype})
+        (size, length), *others = lengths
+        symbol = size.node.expr
+        if others or not (symbol in self._picked or symbol in self._bags):
+            raise ModelError(f"{node.target} in {self.where(node)}: '{symbol}' depends on the values of a batch")
+        own = tuple(-1 if d is length else 1 for d in shape)
+        everywhere = self.step(node, "Reshape", (self._whole(node, symbol),), {"shape": own})
+        number = self.constant(torch.tensor(value, dtype=getattr(torch, dtype)), module=self.module_of(node))
+        return self.broadcast(node, self.step(node, "Where", (everywhere, number, number)), shape)
+
+    def broadcast(self, node: fx.Node, name: str, shape: Sequence[Dim]) -> str:
+        """A blob in a shape that it fits; what a mask has picked is as long as it is."""
+        own = self.builder.blob(name).shape
+        if own == tuple(shape):
+            return name
+        before = (None,) * (len(shape) - len(own))
+        wanted = tuple(
+            0 if _is_bound(d) and d == given else self.batch_shape((d,))[0]
+            for d, given in zip(shape, (*before, *own), strict=True)
+        )
+        return self.step(node, "BroadcastTo", (name,), {"shape": wanted})
 
     def add(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
         """Append an op that computes `node`; it is named after it."""
@@ -165,20 +205,26 @@ class Translation:
         expression = size.node.expr
         if expression in self._bags:
             return BatchDim(self._bags[expression], bound=True)
-        if self._counts:
+        counts = [self._counts[symbol] for symbol in expression.free_symbols if symbol in self._counts]
+        if counts:
             expression = expression.subs({symbol: self._in_symbols(count) for symbol, count in self._counts.items()})
         if expression.is_number:
             return int(expression)
         if expression.free_symbols == {self._batch}:
             small, large = (int(expression.subs(self._batch, probe)) for probe in _PROBES)
             if small % _PROBES[0] == 0 and small // _PROBES[0] * _PROBES[1] == large:
-                return BatchDim(small // _PROBES[0])
+                return BatchDim(small // _PROBES[0], any(map(_is_bound, counts)))
         raise ModelError(f"{node.target} in {self.where(node)}: size {expression} is not a multiple of the batch size")
 
     def learn(self, size: Any, known: Dim) -> None:
         """That a size which torch could not tell, as it depends on the values of a mask, is `known`. Others stay as they are."""
         if not isinstance(size, int) and not self.is_of_batch(size):
             self._counts[size.node.expr] = known
+
+    def pick(self, size: Any, places: str) -> None:
+        """That a size is how many places there are in the blob `places`."""
+        self.learn(size, self.builder.blob(places).shape[0])
+        self._picked.setdefault(size.node.expr, places)
 
     def is_of_batch(self, size: Any) -> bool:
         """Whether a size that torch left symbolic depends on how large a batch is, or on how long its lists are."""
@@ -197,7 +243,10 @@ class Translation:
         return tuple(d if isinstance(d, int) else -1 for d in shape)
 
     def batch_shape(self, shape: Sequence[Dim]) -> tuple[int, ...]:
-        """A shape for BroadcastTo and Fill: -k stands for k * B."""
+        """A shape for BroadcastTo and Fill: -k stands for k * B. Raises ModelError for one that depends on what a mask picks."""
+        if any(map(_is_bound, shape)):
+            sizes = ", ".join(map(str, shape))
+            raise ModelError(f"the shape [{sizes}] depends on how many elements a mask picks, or lists hold")
         return tuple(d if isinstance(d, int) else -d.per_example for d in shape)
 
     def where(self, node: fx.Node) -> str:
@@ -228,6 +277,10 @@ def _stands_for(node: fx.Node, symbol: Any) -> bool:
     elif str(node.target) not in ("aten._local_scalar_dense.default", "aten.item.default"):
         return False
     return isinstance(value, torch.SymInt | torch.SymFloat) and value.node.expr == symbol
+
+
+def _is_bound(size: Dim | None) -> bool:
+    return isinstance(size, BatchDim) and size.bound
 
 
 def _scalar_dtype(value: float, like: torch.Tensor | None) -> torch.dtype:

@@ -230,7 +230,7 @@ FORMS: Mapping[str, Form] = {
     "PRelu": Form("PRelu", fits=_prelu_fits),
     # 0 is a dimension in torch, a copy of one in ONNX; -k for k * B is htrain's own
     "Reshape": _listed("shape", "Reshape", lambda shape: 0 not in shape),
-    "BroadcastTo": _listed("shape", "Expand", lambda shape: min(shape, default=0) >= 0),
+    "BroadcastTo": _listed("shape", "Expand", lambda shape: min(shape, default=1) > 0),
     "Split": _listed("split", "Split", lambda split: min(split, default=0) >= 0),
     "Slice": Form("Slice", tuple(plural for _, plural in _SLICE), write=_write_slice, read=_read_slice),
     "Select": Form(

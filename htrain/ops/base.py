@@ -92,19 +92,35 @@ def infer_by_kernel(definition: "OpDef", op: Op, inputs: Sequence[Blob]) -> Sequ
 
     Raises ModelError naming the op when the kernel refuses its inputs or an output does not scale with the batch.
     """
-    small, large = (_run_on_meta(definition, op, inputs, batch_size) for batch_size in _PROBES)
     bounds = {d.per_example for blob in inputs for d in blob.shape if isinstance(d, BatchDim) and d.bound}
+    if bounds:
+        try:
+            return _probed(definition, op, inputs, _APART, bounds)
+        except ModelError:  # a kernel that takes no less than there may be
+            pass
+    return _probed(definition, op, inputs, _ALIKE, bounds)
+
+
+_Probes = tuple[tuple[int, int], tuple[int, int]]
+# What stands for the batch, and for it in a bound. Primes, so that no product of a model's own dimensions is taken for a multiple of them.
+_ALIKE: _Probes = ((1009, 1009), (2003, 2003))
+_APART: _Probes = ((1009, 769), (2003, 1511))
+
+
+def _probed(
+    definition: "OpDef", op: Op, inputs: Sequence[Blob], probes: _Probes, bounds: Collection[int]
+) -> Sequence[Signature]:
+    small, large = (_run_on_meta(definition, op, inputs, *probe) for probe in probes)
     pairs = zip(small, large, strict=True)
-    return [(_symbolic_shape(op, a, b, bounds), str(a.dtype).removeprefix("torch.")) for a, b in pairs]
+    return [(_symbolic_shape(op, a, b, probes, bounds), str(a.dtype).removeprefix("torch.")) for a, b in pairs]
 
 
-_PROBES = (1009, 2003)  # primes, so that no product of a model's own dimensions is taken for a multiple of them
-
-
-def _run_on_meta(definition: "OpDef", op: Op, inputs: Sequence[Blob], batch_size: int) -> Sequence[torch.Tensor]:
+def _run_on_meta(
+    definition: "OpDef", op: Op, inputs: Sequence[Blob], batch_size: int, bounded: int
+) -> Sequence[torch.Tensor]:
     tensors = [
         torch.empty(
-            [d if isinstance(d, int) else d.at(batch_size) for d in blob.shape],
+            [d if isinstance(d, int) else d.at(bounded if d.bound else batch_size) for d in blob.shape],
             dtype=dtype_of(blob.dtype),
             device="meta",
         )
@@ -123,20 +139,31 @@ def _run_on_meta(definition: "OpDef", op: Op, inputs: Sequence[Blob], batch_size
     return outputs if definition.many else (outputs,)
 
 
-def _symbolic_shape(op: Op, small: torch.Tensor, large: torch.Tensor, bounds: Collection[int]) -> Shape:
-    return tuple(_symbolic_dim(op, a, b, bounds) for a, b in zip(small.shape, large.shape, strict=True))
+def _symbolic_shape(
+    op: Op, small: torch.Tensor, large: torch.Tensor, probes: _Probes, bounds: Collection[int]
+) -> Shape:
+    return tuple(_symbolic_dim(op, pair, probes, bounds) for pair in zip(small.shape, large.shape, strict=True))
 
 
-def _symbolic_dim(op: Op, small: int, large: int, bounds: Collection[int]) -> Dim:
-    """A dimension that scales as a bounded one of the inputs does is bounded, too."""
+def _symbolic_dim(op: Op, sizes: tuple[int, int], probes: _Probes, bounds: Collection[int]) -> Dim:
+    """So many times the batch, and so many times what stands for it in a bound; where these were alike, what scales as a bound does is one."""
+    small, large = sizes
     if small == large:
         return small
-    per_example, rest = divmod(small, _PROBES[0])
-    if rest or per_example * _PROBES[1] != large:
+    (batch, bounded), (larger, larger_bounded) = probes
+    if batch == bounded:
+        (exact, rest), times = divmod(small, batch), 0
+        fits = not rest and exact * larger == large
+    else:
+        determinant = batch * larger_bounded - larger * bounded
+        exact, rest = divmod(small * larger_bounded - large * bounded, determinant)
+        times, of_bound = divmod(batch * large - larger * small, determinant)
+        fits = not rest and not of_bound and exact >= 0 and times >= 0
+    if not fits:
         raise ModelError(
-            f"{op.label}: an output dimension is {small} at batch {_PROBES[0]} and {large} at {_PROBES[1]}: not a multiple"
+            f"{op.label}: an output dimension is {small} at batch {batch} and {large} at {larger}: not a multiple"
         )
-    return BatchDim(per_example, bound=per_example in bounds)
+    return BatchDim(exact + times, bound=times > 0 or (batch == bounded and exact in bounds))
 
 
 def elementwise_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:

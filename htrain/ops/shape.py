@@ -1,7 +1,7 @@
 """Ops that move elements without computing, under ONNX's names. Most are views, and cost nothing.
 
-A batch-dependent entry of a `shape` is -k for k * B; in Reshape's it is -1. Axes count from 0. What an op takes and
-gives:
+A batch-dependent entry of a `shape` is -k for k * B; in Reshape's it is -1, and in BroadcastTo's 0 is a dimension of x
+as it is. Axes count from 0. What an op takes and gives:
 
     y = Reshape(x), Transpose(x), Slice(x), BroadcastTo(x), Pad(x), Tril(x), Triu(x), Flip(x)
     y = Concat(x, ...), Stack(x, ...)          along `axis`, which Stack adds
@@ -9,14 +9,18 @@ gives:
     y = Select(x)                              x without `axis`, at `index`
     y = Gather(x, i)                           y[..,j..,..] = x[..,i[j..],..] along `axis`; i is int64 of any shape
     y = GatherElements(x, i)                   torch.gather; y has the shape of i
+    i = FlatNonZero(x)                         the places in x, flattened, of what is not zero: as many as a batch has
+    y, i, n = Unique(x)                        the distinct numbers of x in ascending order, the place in y of each of x, and how often each comes
     y = Constant(), Fill()                     a small tensor that is an attribute; a batch of one number
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch.nn import functional as F
 
+from htrain.errors import ModelError
 from htrain.net.net import Attr, BatchDim, Blob, Op, Tensor
 from htrain.ops.base import (
     Builder,
@@ -103,7 +107,7 @@ def _gather_elements(x: torch.Tensor, indices: torch.Tensor, *, axis: int) -> to
 
 
 def _broadcast_to(x: torch.Tensor, *, shape: tuple[int, ...], batch: int) -> torch.Tensor:
-    return x.expand([-d * batch if d < 0 else d for d in shape])
+    return x.expand([-d * batch if d < 0 else d or -1 for d in shape])
 
 
 def _fill(*, shape: tuple[int, ...], value: float, dtype: str, batch: int) -> torch.Tensor:
@@ -116,6 +120,32 @@ def _constant(*, value: Tensor) -> torch.Tensor:
 
 def _pad(x: torch.Tensor, *, pads: tuple[int, ...], value: float) -> torch.Tensor:
     return F.pad(x, pads, value=value)
+
+
+def _flat_non_zero(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1).nonzero()[:, 0]
+
+
+def _as_many_at_most(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    return [((_at_most(op, inputs[0]),), "int64")]
+
+
+def _at_most(op: Op, blob: Blob) -> BatchDim:
+    """As many as there are elements, or fewer. Raises ModelError for what does not scale with the batch."""
+    batches = [d for d in blob.shape if isinstance(d, BatchDim)]
+    if len(batches) != 1:
+        raise ModelError(f"{op.label}: {blob} must have one dimension that depends on the batch")
+    return BatchDim(batches[0].per_example * prod(d for d in blob.shape if isinstance(d, int)), bound=True)
+
+
+def _unique(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.unique(x, return_inverse=True, return_counts=True)
+
+
+def _unique_infer(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    (x,) = inputs
+    many = _at_most(op, x)
+    return [((many,), x.dtype), (x.shape, "int64"), ((many,), "int64")]
 
 
 def _tril(x: torch.Tensor, *, diagonal: int) -> torch.Tensor:
@@ -254,6 +284,8 @@ DEFINITIONS = (
     OpDef("Gather", _gather, gradient=_gather_rule, indexed=True, onnx=True),
     OpDef("GatherGradient", _gather_gradient, same_as_input(0), gradient=None),
     OpDef("GatherElements", _gather_elements, indexed=True, onnx=True),
+    OpDef("FlatNonZero", _flat_non_zero, _as_many_at_most, gradient=None),
+    OpDef("Unique", _unique, _unique_infer, gradient=None, many=True),
     OpDef("BroadcastTo", _broadcast_to, cost=no_cost, work="none", view=True, needs_batch=True),
     OpDef("Fill", _fill, gradient=None, needs_batch=True),
     OpDef("Constant", _constant, _constant_infer, no_cost, gradient=None, work="none", onnx=True),

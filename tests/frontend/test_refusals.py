@@ -146,8 +146,18 @@ def test_what_depends_on_the_values_of_a_batch_is_named_with_its_line(name: str)
 
 
 COUNTED: dict[str, tuple[Forward, str]] = {
-    "nonzero": (lambda m, x: x + (x > 0).nonzero().sum(), "how many it finds depends on the values of a batch"),
-    "unique": (lambda m, x: x + torch.unique(x).sum(), "how many it finds depends on the values of a batch"),
+    "unique rows": (
+        lambda m, x: x + torch.unique(x, dim=0).sum(),
+        "how many it finds depends on the values of a batch",
+    ),
+    "repeated": (
+        lambda m, x: x + torch.repeat_interleave(x[:, 0], x[:, 1].long().abs()).sum(),
+        "how many it finds depends on the values of a batch",
+    ),
+    "draws for what a mask picks": (
+        lambda m, x: x + torch.randn_like(x[x > 0]).sum(),
+        "depends on how many elements a mask picks",
+    ),
     "bincount": (lambda m, x: x + torch.bincount(x[:, 0].long(), minlength=4), "write it as F.one_hot"),
 }
 
@@ -168,6 +178,13 @@ def test_parameters_over_one_memory_are_refused_unless_they_are_one() -> None:
         ModelError,
         match=r"parameters 'first.weight' and 'again.weight' share memory but are two: to tie them, assign the one nn.Parameter",
     ):
+        capture(model, X)
+
+
+def test_an_argument_of_the_name_of_a_parameter_is_refused_by_it() -> None:
+    model = Model(lambda m, x: x)
+    model.x = nn.Parameter(torch.zeros(4))
+    with pytest.raises(ModelError, match=r"an argument 'x', and the model has a parameter of that name: rename one"):
         capture(model, X)
 
 

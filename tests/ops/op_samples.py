@@ -51,6 +51,14 @@ def over(shape: Shape, attrs: Mapping[str, Attr], **references: Callable[..., An
     return (Sample(type, ((shape, normal),), reference, attrs) for type, reference in references.items())
 
 
+def distinct_of(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """In ascending order; where each is among them, and how often it comes."""
+    numbers = x.flatten().tolist()
+    found = sorted(set(numbers))
+    places = torch.tensor([found.index(number) for number in numbers]).reshape(x.shape)
+    return torch.tensor(found), places, torch.tensor([numbers.count(number) for number in found])
+
+
 def first_seen(*ids: torch.Tensor) -> torch.Tensor:
     return torch.tensor(list(dict.fromkeys(i for blob in ids for i in blob.flatten().tolist())))
 
@@ -271,6 +279,11 @@ SHAPES = (
     Sample("Gather", (((B, 5, 2), normal), ((2, 3), below(5))), lambda x, i: x[:, i], {"axis": 1}),
     Sample("Gather", (((5, 2), normal), ((B, 3), below(5))), lambda x, i: x[i], {"axis": 0}),
     Sample("GatherElements", (((B, 5), normal), ((B, 2), below(5))), lambda x, i: torch.stack([r[k] for r, k in zip(x, i, strict=True)]), {"axis": 1}),
+    Sample("FlatNonZero", (((B, 3), flags),), lambda x: torch.tensor([i for i, on in enumerate(x.flatten().tolist()) if on], dtype=torch.int64)),
+    Sample("FlatNonZero", (((BatchDim(2, bound=True),), below(2)),), lambda x: torch.tensor([i for i, v in enumerate(x.tolist()) if v], dtype=torch.int64)),
+    Sample("Unique", (((B, 3), below(6)),), distinct_of),
+    Sample("Unique", (((B,), below(3)),), distinct_of),
+    Sample("BroadcastTo", (((BatchDim(2, bound=True), 1), normal),), lambda x: torch.cat([x, x], 1), {"shape": (0, 2)}),
     Sample("BoundRows", (((B, 2, 4), normal),), bound, {"max_norm": 1.5}),
     Sample("BroadcastTo", (((B, 1, 3), normal),), lambda x: torch.cat([x, x], 1), {"shape": (-1, 2, 3)}),
     Sample("Pad", (((B, 3), normal),), lambda x: F.pad(x - 1.5, (1, 2)) + 1.5, {"pads": (1, 2), "value": 1.5}),

@@ -99,6 +99,21 @@ def torch_losses(model: nn.Module, data: str, options: Options, *, logit: str = 
     return losses
 
 
+def own_losses(model: nn.Module, data: str, options: Options) -> list[float]:
+    """The loss of every step when PyTorch trains a copy of `model`, which returns its loss, on the same batches."""
+    model = copy.deepcopy(model)
+    steps, losses = sparse_and_dense_steps(model, options), []
+    for batch in batches_of(data, options.batch_size):
+        outputs = model(batch["dense"], batch["sparse"], batch["label"])
+        loss = outputs["loss"] if isinstance(outputs, dict) else next(output for output in outputs if not output.dim())
+        model.zero_grad()
+        loss.backward()
+        for step in steps:
+            step.step()
+        losses.append(loss.item())
+    return losses
+
+
 def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
     """The optimizer of a model's dense weights, and that of its tables."""
     lookups = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.num_embeddings > 16]

@@ -1,12 +1,11 @@
 """A loss of the model's own code is trained as PyTorch trains it: several heads, weights of examples, pairs within a batch."""
 
-import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from harness import batches_of, losses_of, relative_differences, sparse_and_dense_steps
+from harness import losses_of, own_losses, relative_differences
 from torch import nn
 from torch.nn import functional as F
 
@@ -80,25 +79,6 @@ class Plain(Heads):
         return logit, F.binary_cross_entropy_with_logits(logit, label)
 
 
-def loss_in(outputs: object) -> torch.Tensor:
-    if isinstance(outputs, dict):
-        return outputs["loss"]
-    return next(output for output in outputs if not output.dim())  # type: ignore[attr-defined]
-
-
-def by_torch(model: nn.Module, options: Options) -> list[float]:
-    model = copy.deepcopy(model)
-    steps, losses = sparse_and_dense_steps(model, options), []
-    for batch in batches_of(CLICKS, BATCH):
-        loss = loss_in(model(batch["dense"], batch["sparse"], batch["label"]))
-        model.zero_grad()
-        loss.backward()
-        for step in steps:
-            step.step()
-        losses.append(loss.item())
-    return losses
-
-
 @pytest.mark.parametrize(("kind", "logit"), [(Pairs, ""), (Plain, ""), (Views, "")])
 @pytest.mark.parametrize(("group_ps", "sparse_ps", "seed"), [(0, 0, 0), (2, 1, 3), (1, 2, 5)])
 def test_a_loss_of_the_models_own_follows_pytorch(
@@ -115,7 +95,10 @@ def test_a_loss_of_the_models_own_follows_pytorch(
         captured, this_machine(group_ps=group_ps, sparse_ps=sparse_ps), options, name="own", solver="rules",
         tagger=scatter(seed, trainer_may_hold_weights=True),
     )  # fmt: skip
-    assert max(relative_differences(losses_of(plan, tmp_path / "plan", CLICKS), by_torch(model, options))) <= 1e-4
+    assert (
+        max(relative_differences(losses_of(plan, tmp_path / "plan", CLICKS), own_losses(model, CLICKS, options)))
+        <= 1e-4
+    )
 
 
 FILE = """
