@@ -80,7 +80,8 @@ def _applied(cls: Any, args: Sequence[Any]) -> Any:
     name = f"autograd.Function {cls.__module__}.{cls.__qualname__}"
     trained = tuple(isinstance(x, torch.Tensor) and x.requires_grad and torch.is_grad_enabled() for x in args)
     context = _Context(name, trained)
-    taken = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
+    # Copies: a forward() may change its input in place without a word of it. What reads that input afterwards is found by the self-check.
+    taken = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in args]
     if cls.setup_context is function._SingleLevelFunction.setup_context:
         given = cls.forward(context, *taken)
     else:

@@ -74,6 +74,15 @@ class Simplex(Function):
         return torch.where(y != 0, dx - dx.sum(1, keepdim=True) / count, dx)
 
 
+class Shifted(Simplex):
+    """As a well-known sparsemax begins: its input is changed in place, and nobody is told."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x -= x.max(1, keepdim=True).values
+        return Simplex.forward(ctx, x)
+
+
 class Both(Function):
     """A product, a sum and a mask of two operands, of which one is broadcast; as torch wants it for torch.func."""
 
@@ -143,6 +152,7 @@ FOLLOWED = {
     "its apply, taken before": lambda x, w: apply(x * w),
     "reversed": lambda x, w: Reversed.apply(x, 0.3) * w,
     "of its own support": lambda x, w: Simplex.apply(3 * x) * w,
+    "its input changed": lambda x, w: Shifted.apply(3 * x) * w,
     "one in another": lambda x, w: Simplex.apply(Reversed.apply(x, 2.0)) * Through.apply(w),
     "two operands and three outputs": of_both,
     "one of three outputs": lambda x, w: Both.apply(x, w)[1],

@@ -150,13 +150,14 @@ def test_len_of_an_object_that_holds_a_batch_is_of_each_batch() -> None:
     torch.testing.assert_close(interpret(net, {"prompt": module.prompt.detach()}, {"x": x}, 17), module(x))
 
 
-def test_a_range_from_elsewhere_says_nothing_of_examples() -> None:
+def test_a_range_from_elsewhere_is_of_any_example() -> None:
     class Next(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x[torch.arange(1, len(x) + 1) - 1, torch.arange(1, len(x) + 1) % 2]
 
-    with pytest.raises(ModelError, match=r"the first must be torch.arange over the batch"):
-        capture(Next(), {"x": torch.zeros(4, 2)})
+    net = capture(Next(), {"x": torch.zeros(4, 2)}).net
+    x = torch.linspace(-1, 2, 10).view(5, 2)
+    torch.testing.assert_close(interpret(net, {}, {"x": x}, 5), Next()(x))
 
 
 def _float(x: torch.Tensor) -> torch.Tensor:
