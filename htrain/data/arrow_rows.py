@@ -140,22 +140,27 @@ def ids_of(array: pa.Array, rows: int, vocabulary: Vocabulary | None = None) -> 
 
 @njit(nogil=True, cache=True)
 def _text_ids(starts, data, rows):  # type: ignore[no-untyped-def]
-    """Words data[starts[i]:starts[i+1]]: whole numbers of at most 18 digits as they are, others by FNV-1a (64 bits); modulo rows."""
-    ids = np.zeros(starts.size - 1, np.int64)
+    """Words data[starts[i]:starts[i+1]]: the digits of what an integer of 64 bits holds, signed or not, as that number, others
+    by FNV-1a (64 bits); modulo rows.
+    """
+    ids, modulus, ten = np.zeros(starts.size - 1, np.int64), np.uint64(rows), np.uint64(10)
     for i in range(ids.size):
         begin, end = starts[i], starts[i + 1]
         first = begin + 1 if begin < end and data[begin] == 45 else begin
-        whole = 0 < end - first <= 18
-        number, word = np.int64(0), np.uint64(0xCBF29CE484222325)
+        most = np.uint64(0xFFFFFFFFFFFFFFFF if first == begin else 1 << 63)
+        whole = 0 < end - first <= 20
+        number, word = np.uint64(0), np.uint64(0xCBF29CE484222325)
         for j in range(begin, end):
             word = (word ^ np.uint64(data[j])) * np.uint64(0x100000001B3)
-            if j >= first:
-                whole = whole and 48 <= data[j] <= 57
-                number = number * 10 + (np.int64(data[j]) - 48)
+            if j >= first and whole:
+                digit = np.uint64(data[j]) - np.uint64(48)  # what stands before 0 becomes large
+                whole = digit < ten and (j - first < 18 or number <= (most - digit) // ten)
+                number = number * ten + digit
         if whole:
-            ids[i] = (number if first == begin else -number) % rows
+            rest = number % modulus
+            ids[i] = np.int64(rest if first == begin or rest == 0 else modulus - rest)
         elif end > begin:
-            ids[i] = np.int64(word % np.uint64(rows))
+            ids[i] = np.int64(word % modulus)
     return ids
 
 

@@ -31,10 +31,17 @@ def is_list(kind: pa.DataType) -> bool:
 def plain(array: pa.Array) -> pa.Array:
     """The same values in a type that is computed with: categories as what they stand for, text in Arrow's usual type for it, and no floats of 16 bits."""
     if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        array = _decoded(array)
     if is_text(array.type):
         return array.cast(pa.string())
     return array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
+
+
+def _decoded(array: pa.Array) -> pa.Array:
+    """What categories stand for. Arrow gathers no string views, which the categories of Polars are."""
+    if pa.types.is_string_view(array.type.value_type):
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.string()))
+    return array.dictionary_decode()
 
 
 def texts(array: pa.Array) -> pa.Array:

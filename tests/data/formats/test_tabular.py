@@ -40,8 +40,7 @@ def fnv(word: str) -> int:
 
 
 def reference_id(word: str, rows: int) -> int:
-    digits = word.removeprefix("-")
-    if digits.isascii() and digits.isdigit() and len(digits) <= 18:
+    if re.fullmatch("-?[0-9]{1,20}", word) and -(2**63) <= int(word) < 2**64:
         return int(word) % rows
     return fnv(word) % rows if word else 0
 
