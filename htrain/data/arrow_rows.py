@@ -18,7 +18,7 @@ from htrain.data.rows import Rows
 from htrain.data.schema import Input
 from htrain.data.text import Fault
 from htrain.data.times import Moments, instants_of, parts_of
-from htrain.data.values import digits, lists_of, plain
+from htrain.data.values import MISSING_WORDS, digits, lists_of, lost_digits, plain
 from htrain.data.vocabulary import Vocabulary
 from htrain.jit import njit
 
@@ -40,11 +40,10 @@ def table_rows(table: pa.Table, layout: Layout) -> tuple[Rows, list[Fault]]:
         elif item.name in layout.moments:
             fixed[item.name] = _parts(table, layout.moments[item.name], reasons)
         elif item.kind == "ids":
-            columns = zip(item.columns, item.rows, strict=True)
-            each = [ids_of(column_of(table, c), rows, layout.vocabularies.get((item.name, c))) for c, rows in columns]
-            fixed[item.name] = np.stack(each, 1)
+            fixed[item.name] = _ids(table, item, layout, reasons)
         else:
             flat, counts = lists_of(column_of(table, item.columns[0]))
+            _note_lost_digits(item.columns[0], flat, np.repeat(np.arange(counts.size), counts), reasons)
             vocabulary = layout.vocabularies.get((item.name, item.columns[0]))
             ids = ids_of(flat, item.rows[0], vocabulary), _starts(counts)
             if item.kind == "bag":
@@ -67,6 +66,26 @@ def _dense(table: pa.Table, item: Input, layout: Layout, reasons: dict[int, str]
     values = np.where(missing, np.asarray(layout.fills.get(item.name, (0.0,))), values)
     values = np.log1p(np.maximum(values, 0)) if item.name in layout.logarithmic else values
     return (np.concatenate([values, missing], 1) if item.name in layout.indicated else values).astype(np.float32)
+
+
+def _ids(table: pa.Table, item: Input, layout: Layout, reasons: dict[int, str]) -> np.ndarray:
+    """int64[n,columns]. Notes the rows of which an id is not known."""
+    each = []
+    for column, rows in zip(item.columns, item.rows, strict=True):
+        array = column_of(table, column)
+        _note_lost_digits(column, array, np.arange(len(array)), reasons)
+        each.append(ids_of(array, rows, layout.vocabularies.get((item.name, column))))
+    return np.stack(each, 1)
+
+
+def _note_lost_digits(column: str, array: pa.Array, row_of: np.ndarray, reasons: dict[int, str]) -> None:
+    """Note the rows, row_of[n], of ids that are floats too large to say which id they are."""
+    for place in np.flatnonzero(lost_digits(array)).tolist():
+        reasons.setdefault(
+            int(row_of[place]),
+            f"column '{column}' has {array[place].as_py():.0f} as a float, which does not hold all digits of an id: give whole "
+            "numbers, such as Int64 of pandas where some are missing, or text",
+        )
 
 
 def _parts(table: pa.Table, moments: Moments, reasons: dict[int, str]) -> np.ndarray:
@@ -109,11 +128,13 @@ def _numbers(table: pa.Table, name: str, reasons: dict[int, str]) -> np.ndarray:
     wrong = np.zeros(len(array), bool)
     if pa.types.is_string(array.type):
         array = pc.utf8_trim_whitespace(array)
-        array = pc.if_else(pc.equal(array, ""), None, array)
         valid = pc.match_substring_regex(array, _NUMBER)
         wrong = pc.fill_null(pc.invert(valid), False).to_numpy(zero_copy_only=False)
+        if wrong.any():
+            wrong = wrong & ~pc.is_in(array, value_set=MISSING_WORDS).to_numpy(zero_copy_only=False)
         array = pc.if_else(valid, array, None)
-    values = pc.fill_null(array.cast(pa.float64()), np.nan).to_numpy(zero_copy_only=False)
+    # Whole numbers from 2^53 on are rounded, as those of text are.
+    values = pc.fill_null(array.cast(pa.float64(), safe=False), np.nan).to_numpy(zero_copy_only=False)
     wrong = wrong | (np.abs(values) > np.finfo(np.float32).max)
     for row in np.flatnonzero(wrong).tolist():
         reasons.setdefault(row, f"column '{name}' is not a number")

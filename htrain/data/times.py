@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from htrain.data.values import is_text
+from htrain.data.values import MISSING_WORDS, is_text
 from htrain.errors import DataError
 
 Part = Literal["hour", "weekday", "day", "month"]
@@ -29,6 +29,8 @@ _PARTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
 }
 _ZONED = r":[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _NUMBER = r"^[+-]?[0-9]{1,19}$"
+_NANOSECONDS = r"(:[0-9]{2}\.[0-9]{6})[0-9]{1,3}"  # what Arrow takes for no time in microseconds
+_TO_MICROSECONDS = len("2026-11-18T09:30:15.123456")
 _MOST_SECONDS = 253_402_300_800  # from the epoch to the end of the year 9999
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UTC = pa.timestamp("us", "UTC")
@@ -105,18 +107,21 @@ def _moments(array: pa.Array, unit: str) -> tuple[pa.Array, np.ndarray]:
 
 def _of_numbers(array: pa.Array, unit: str) -> tuple[pa.Array, np.ndarray]:
     """A number outside the years that have four digits is none."""
-    numbers = pc.fill_null(array.cast(pa.int64(), safe=False), 0).to_numpy(zero_copy_only=False)
+    whole = array if pa.types.is_integer(array.type) else array.cast(pa.int64())  # of a column in which all are missing
+    numbers = pc.fill_null(whole, 0).to_numpy(zero_copy_only=False)
     most = min(_MOST_SECONDS * _PER_SECOND[unit], 2**63 - 1)
     wrong = (numbers >= most) | (numbers <= -most)
     missing = wrong | array.is_null().to_numpy(zero_copy_only=False)
-    times = pa.array(numbers, pa.int64(), mask=missing).cast(pa.timestamp(unit))
+    times = pa.array(numbers.astype(np.int64), pa.int64(), mask=missing).cast(pa.timestamp(unit))
     return times.cast(pa.timestamp("us"), safe=False).cast(_UTC), wrong
 
 
 def _of_text(array: pa.Array, unit: str) -> tuple[pa.Array, np.ndarray]:
     """Each value as a number, a moment with a zone, or one without, whichever it is."""
     text = pc.utf8_trim_whitespace(array)
-    text = pc.if_else(pc.equal(text, ""), None, text)
+    text = pc.if_else(pc.is_in(text, value_set=MISSING_WORDS), None, text)
+    if (pc.max(pc.binary_length(text)).as_py() or 0) > _TO_MICROSECONDS:
+        text = pc.replace_substring_regex(text, _NANOSECONDS, r"\1")
     is_number, is_zoned = pc.match_substring_regex(text, _NUMBER), pc.match_substring_regex(text, _ZONED)
     found, wrong = np.zeros(len(text), np.int64), np.zeros(len(text), bool)
     for mask, read in (

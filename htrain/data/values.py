@@ -9,6 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _EXACT = float(2**53)  # below it, a float that is a whole number is that number
+_EXACT_SINGLE = float(2**24)  # the same of 32 bits
+# What tools write where a number or a time is missing. Ids are as they stand: NA is a country.
+MISSING_WORDS = pa.array(
+    ["", "NA", "N/A", "n/a", "#NA", "#N/A", "#N/A N/A", "NULL", "null", "nan", "NaN", "-nan", "-NaN"]
+    + ["1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"]
+)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -60,6 +66,15 @@ def digits(array: pa.Array) -> pa.Array:
     numbers = pc.if_else(pc.is_finite(array), array, None).cast(pa.float64())
     is_whole = pc.and_(pc.equal(pc.floor(numbers), numbers), pc.less(pc.abs(numbers), _EXACT))
     return pc.if_else(is_whole, numbers, None).cast(pa.int64()).cast(pa.string())
+
+
+def lost_digits(array: pa.Array) -> np.ndarray:
+    """bool[n]: which values are floats so large that other whole numbers are the same float. An id is not known by one."""
+    kind = array.type
+    if not pa.types.is_floating(kind):
+        return np.zeros(len(array), bool)
+    numbers = pc.fill_null(array.cast(pa.float64()), 0).to_numpy(zero_copy_only=False)
+    return np.isfinite(numbers) & (np.abs(numbers) >= (_EXACT if pa.types.is_float64(kind) else _EXACT_SINGLE))
 
 
 def lists_of(array: pa.Array) -> tuple[pa.Array, np.ndarray]:

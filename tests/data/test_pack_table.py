@@ -116,7 +116,7 @@ def inputs_with(column: str, array: pa.Array) -> dict[str, Any]:
         ],
         ("seen", PAIRS, pa.list_(pa.int64()), [pa.list_(pa.int64(), 2), pa.list_(pa.int32(), 2), pa.list_(pa.float16()), pa.list_(pa.uint8())]),
         ("user", WHOLE, pa.int64(), [pa.float64(), pa.string()]),
-        ("user", [17, None, 123456792, 5, 6, 7, 8], pa.int64(), [pa.float32(), pa.int32()]),
+        ("user", [17, None, 2**24 - 1, 5, 6, 7, 8], pa.int64(), [pa.float32(), pa.int32()]),
         ("user", [17, None, 1000, 5, 6, 7, 8], pa.int64(), [pa.float16()]),
         ("age", [1.5, None, 2, 3, 4, 5, 6], pa.float64(), [pa.float16()]),
         ("seen", [None] * 7, pa.list_(pa.int64()), [pa.null()]),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import htrain
 from htrain.data import START, Malformed, open_data
-from htrain.data.times import ROWS
+from htrain.data.times import ROWS, instants_of
 from htrain.errors import DataError
 
 ZONES = ("UTC", "Europe/Oslo", "Asia/Kathmandu", "America/St_Johns")
@@ -71,6 +71,24 @@ def test_parts_of_timestamps_numbers_and_text_are_those_of_the_calendar(
         [at and at.replace(tzinfo=UTC).astimezone(shifted).isoformat() for at in times],
     ):
         assert seen(pa.array(text, pa.string()), zone=zone) == expected
+
+
+@given(time=st.datetimes(datetime(1905, 1, 1), datetime(2037, 12, 31)), more=st.integers(0, 999))
+@quick
+def test_text_of_nanoseconds_is_the_microsecond_that_it_is_in(time: datetime, more: int) -> None:
+    text = f"{time:%Y-%m-%dT%H:%M:%S.%f}{more:03}"
+    instant = (time - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    for zone, hours in (("", 0), ("Z", 0), ("+02:00", 2)):
+        found, missing, wrong = instants_of(pa.array([text + zone, None]), "s")
+        assert found[0] == instant - hours * 3_600_000_000
+        assert (missing.tolist(), wrong.tolist()) == ([False, True], [False, False])
+
+
+def test_a_number_beyond_the_calendar_is_no_time_in_whatever_type() -> None:
+    for kind in (pa.uint64(), pa.string()):
+        for unit in ("s", "ms", "us", "ns"):
+            _, _, wrong = instants_of(pa.array([2**64 - 1, 2**64 - 10**9, 5], pa.uint64()).cast(kind), unit)
+            assert wrong.tolist() == [True, True, False]
 
 
 @given(days=st.lists(st.none() | st.dates(date(1905, 1, 1), date(2100, 1, 1)), max_size=5))

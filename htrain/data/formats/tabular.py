@@ -9,9 +9,9 @@
       when:    {kind: time, column: at, parts: [hour, weekday]}        # of day and month, too; zone: UTC, unit: s
     words:   {kind: ids, columns: [word], vocabulary: v.parquet}     # or any other ids, in the place of rows
 
-Lists are list columns in Parquet, and ids separated by spaces or | in CSV. A missing id is row 0, a missing number 0. An id is a whole
-number modulo rows; other text is hashed; or a vocabulary numbers them (htrain.data.vocabulary). Fields of a CSV file hold no line breaks: the
-file is read in chunks of whole lines.
+Lists are list columns in Parquet, and ids separated by spaces or | in CSV. A missing id is row 0, a missing number 0; words such as NA
+are missing numbers. An id is a whole number modulo rows; other text is hashed; or a vocabulary numbers them (htrain.data.vocabulary). Fields
+of a CSV file hold no line breaks: the file is read in chunks of whole lines.
 """
 
 import csv
@@ -104,7 +104,10 @@ def _csv_table(data: np.ndarray, names: Sequence[str], columns: list[str]) -> tu
         read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=data.size + 1),
         parse_options=pacsv.ParseOptions(invalid_row_handler=on_invalid),
         convert_options=pacsv.ConvertOptions(
-            include_columns=columns, column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=True
+            include_columns=columns,
+            column_types=dict.fromkeys(columns, pa.string()),
+            strings_can_be_null=True,
+            null_values=[""],  # NA is missing where a number is wanted, and an id as any other
         ),
     )
     return table, wrong
