@@ -21,6 +21,8 @@ from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
 from htrain.errors import DataError, Error
 
+_TOO_LARGE = "a column of Python objects has whole numbers that no type of 64 bits holds: give them as text"
+
 
 def is_stream(data: object) -> bool:
     """Whether batches or examples can come from an object: an iterable, or a sequence such as a dataset of PyTorch."""
@@ -43,6 +45,8 @@ def arrow_of(data: Any, columns: Collection[str]) -> pa.Table:
     """
     try:
         return pa.table(data)
+    except OverflowError as error:
+        raise ValueError(_TOO_LARGE) from error
     except (TypeError, ValueError, pa.ArrowException):
         pandas = sys.modules.get("pandas")
         if pandas is None or not isinstance(data, pandas.DataFrame):
@@ -161,7 +165,8 @@ class StreamSource:
             ) from error
 
     def _columns(self, item: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """The columns that the layout reads. What is x[B,K] and no column of lists is the columns x_0 to x_(K-1)."""
+        """The columns that the layout reads. What is x[B,K] and no column of lists is the columns x_0 to x_(K-1), but for those
+        that are there by their own names."""
         wanted = set(self.layout.columns)
         lists = {c for i in self.layout.schema.inputs if i.kind in ("padded", "bag") for c in i.columns}
         for name, values in item.items():
@@ -177,7 +182,7 @@ class StreamSource:
                 yield name, array
             elif getattr(array, "ndim", 1) == 2:
                 each = ((f"{name}_{k}", array[:, k]) for k in range(array.shape[1]))
-                yield from ((column, part) for column, part in each if column in wanted)
+                yield from ((column, part) for column, part in each if column in wanted and column not in item)
 
 
 def _refuse(name: str, array: np.ndarray) -> pa.Array:
@@ -187,34 +192,61 @@ def _refuse(name: str, array: np.ndarray) -> pa.Array:
 
 
 def _array(values: Any) -> Any:
-    """An array of NumPy of a tensor or what else gives one; a list of such as Arrow's."""
+    """An array of NumPy of a tensor or what else gives one; one of Arrow of a list, and of what knows which of its values are missing."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
+    if (series := _series(values)) is not None:
+        return series
     if isinstance(values, list | tuple):
         plain = [_plain(each) for each in values]
-        return pa.array([each.item() if isinstance(each, np.ndarray) and not each.ndim else each for each in plain])
+        return _of_list([each.item() if isinstance(each, np.ndarray) and not each.ndim else each for each in plain])
     array = _plain(values)
-    return array if isinstance(array, np.ndarray) else np.asarray(array)
+    array = array if isinstance(array, np.ndarray) else np.asarray(array)
+    return _of_list(array.tolist()) if array.dtype == object and array.ndim == 1 else array
+
+
+def _series(values: Any) -> pa.Array | pa.ChunkedArray | None:
+    """A column of pandas or Polars with what is missing in it; None for what is none. NumPy's array of it would have other types where some is."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(values, pandas.Series):
+        return pa.array(values, from_pandas=True)
+    is_column = hasattr(values, "__arrow_c_stream__") and not hasattr(values, "columns")
+    return pa.chunked_array(values) if is_column else None
+
+
+def _of_list(values: list[Any]) -> pa.Array:
+    """An array of Python objects. Arrow looks for int64 alone. Raises ValueError for numbers that 64 bits do not hold."""
+    try:
+        return pa.array(values, from_pandas=True)
+    except OverflowError:
+        try:
+            return pa.array(values, pa.uint64())
+        except (OverflowError, pa.ArrowException) as error:
+            raise ValueError(_TOO_LARGE) from error
 
 
 def _stacked(values: list[Any]) -> Any:
     """Values of examples, one array where all have one of the same shape."""
     plain = [_plain(each) for each in values]
     shapes = {each.shape if isinstance(each, np.ndarray) else None for each in plain}
-    return np.stack(plain) if None not in shapes and len(shapes) == 1 else plain
+    if None in shapes or len(shapes) > 1:
+        return plain
+    return np.ma.stack(plain) if any(isinstance(each, np.ma.MaskedArray) for each in plain) else np.stack(plain)
 
 
 def _plain(values: Any) -> Any:
-    """A tensor, on whatever device and part of whatever graph, as an array of NumPy; others as they are."""
+    """A tensor, on whatever device and part of whatever graph, as an array of NumPy, with its mask where it has one; others as they are."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
+    if isinstance(values, np.ma.MaskedArray):
+        return None if values is np.ma.masked else values
     return np.asarray(values) if hasattr(values, "__array__") else values
 
 
 def _lists(array: np.ndarray) -> pa.Array:
     """x[B,K] as lists of K."""
     starts = np.arange(len(array) + 1, dtype=np.int64) * array.shape[1]
-    return pa.LargeListArray.from_arrays(pa.array(starts), pa.array(np.ascontiguousarray(array).reshape(-1)))
+    return pa.LargeListArray.from_arrays(pa.array(starts), pa.array(array.reshape(-1)))
 
 
 def _ends(error: Exception) -> str:

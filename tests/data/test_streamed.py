@@ -1,6 +1,6 @@
 """Batches and examples that come from Python are the rows that the same table has in memory, and no more of them are held than make a block."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import htrain
@@ -140,6 +142,101 @@ def test_labels_of_one_column_lists_of_tensors_and_gradients_are_taken_as_they_a
     htrain.pack([{"y": torch.ones(3, 1, requires_grad=True), "h": lists}], schema=schema, out=tmp_path / "a.packed")
     (batch,) = batches(tmp_path / "a.packed")
     assert [batch.columns[name].tolist() for name in ("label", "h", "h_offsets")] == [[1, 1, 1], [1, 2, 3], [0, 2, 2]]
+
+
+class Column:
+    """A column of a library that gives it as Arrow does, such as a Series of Polars."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self._held = pa.chunked_array([pa.array(values)])
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._held.__arrow_c_stream__(requested_schema)
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return np.array([np.nan if each is None else each for each in self._held.to_pylist()])
+
+
+def masked(values: list[Any]) -> np.ndarray:
+    return np.ma.masked_array([0 if each is None else each for each in values], [each is None for each in values])
+
+
+HOLDERS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "objects": lambda values: np.array(values, object),
+    "masked": masked,
+    "Int64": lambda values: pd.Series(values, dtype="Int64"),
+    "series of objects": lambda values: pd.Series(values, dtype=object),
+    "column": Column,
+    "arrow": pa.array,
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ids=st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9))
+def test_what_is_missing_in_a_batch_is_missing_and_the_others_keep_their_digits(
+    holder: str, ids: list[int | None], tmp_path: Path
+) -> None:
+    schema = {
+        "label": "y",
+        "inputs": {
+            "a": {"kind": "ids", "columns": ["a"], "rows": 1009},
+            "x": {"kind": "dense", "columns": ["a"], "missing": 7.0, "indicator": True},
+        },
+    }
+    htrain.pack([{"y": np.ones(len(ids)), "a": HOLDERS[holder](ids)}], schema=schema, out=tmp_path / "a.packed")
+    (batch,) = batches(tmp_path / "a.packed")
+    assert batch.columns["a"].tolist() == [[0 if each is None else each % 1009] for each in ids]
+    wanted = [[7.0, 1.0] if each is None else [float(np.float32(float(each))), 0.0] for each in ids]
+    assert batch.columns["x"].tolist() == wanted
+
+
+def test_examples_and_matrices_keep_their_masks(tmp_path: Path) -> None:
+    schema = {
+        "label": "y",
+        "inputs": {
+            "x": {"kind": "dense", "columns": ["x_0", "x_1"], "missing": 7.0},
+            "h": {"kind": "bag", "column": "h", "rows": 99},
+        },
+    }
+    x, h = masked([1.0, None]), masked([None, 5])
+    for data in (
+        [{"y": 1.0, "x": x, "h": h}, {"y": 0.0, "x": np.array([3.0, 4.0]), "h": np.array([6, 7])}],
+        [{"y": [1.0, 0.0], "x": np.ma.stack([x, [3.0, 4.0]]), "h": np.ma.stack([h, [6, 7]])}],
+        [{"y": 1.0, "x_0": 1.0, "x_1": x[1], "h": h}, {"y": 0.0, "x_0": 3.0, "x_1": 4.0, "h": [6, 7]}],
+    ):
+        htrain.pack(data, schema=schema, out=tmp_path / "a.packed")
+        (batch,) = batches(tmp_path / "a.packed")
+        assert batch.columns["x"].tolist() == [[1, 7], [3, 4]]
+        assert batch.columns["h"].tolist() == [0, 5, 6, 7]
+
+
+@pytest.mark.parametrize("names", [("x", "x_0"), ("x_0", "x")])
+def test_a_column_by_its_own_name_is_not_overwritten_by_that_of_a_matrix(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    schema = {"label": "y", "inputs": {"x": {"kind": "dense", "columns": ["x_0", "x_1"]}}}
+    values = {"x": np.array([[1.0, 2.0], [3.0, 4.0]]), "x_0": np.array([7.0, 8.0])}
+    data = {"y": np.ones(2), **{name: values[name] for name in names}}
+    htrain.pack([data], schema=schema, out=tmp_path / "a.packed")
+    (batch,) = batches(tmp_path / "a.packed")
+    assert batch.columns["x"].tolist() == [[7, 2], [8, 4]]
+
+
+def test_whole_numbers_of_python_are_taken_up_to_64_bits(tmp_path: Path) -> None:
+    schema = {"label": "y", "inputs": {"a": {"kind": "ids", "columns": ["a"], "rows": 1009}}}
+    for ids in ([2**64 - 1, 5], [2**63, 2**63 - 1]):
+        for data in ([{"y": 1.0, "a": each} for each in ids], [{"y": [1.0] * 2, "a": ids}]):
+            htrain.pack(data, schema=schema, out=tmp_path / "a.packed")
+            (batch,) = batches(tmp_path / "a.packed")
+            assert batch.columns["a"].tolist() == [[each % 1009] for each in ids]
+    for ids in ([2**64, 5], [2**63, -1]):
+        frame = pd.DataFrame({"y": [1.0] * 2, "a": np.array(ids, object)})
+        for data in ([{"y": [1.0] * 2, "a": ids}], [frame], frame):
+            with pytest.raises((DataError, UsageError), match="has whole numbers that no type of 64 bits holds"):
+                htrain.pack(data, schema=schema, out=tmp_path / "b.packed")
+    assert not (tmp_path / "b.packed").exists()
 
 
 def test_a_malformed_row_of_a_stream_is_named_by_its_place(table: pa.Table, tmp_path: Path) -> None:
