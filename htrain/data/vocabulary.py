@@ -111,7 +111,7 @@ def _table(path: AnyPath) -> pa.Table:
                 f"{path}: {no_such_file(path)} (vocabulary): count one (htrain data vocabulary --out {path})"
             )
         with path.open("rb") as file:
-            table = pq.ParquetFile(file).read(list(_COLUMNS), use_threads=False)
+            table = pq.ParquetFile(file, page_checksum_verification=True).read(list(_COLUMNS), use_threads=False)
         kinds = [table.schema.field(name).type for name in _COLUMNS]
         if not all(map(_is_text, kinds)):
             raise ValueError(f"its columns are {' and '.join(map(str, kinds))}, want text")

@@ -166,7 +166,7 @@ def _write(out: Path, uri: str, limits: Limits, each: Sequence[tuple[str, pa.Tab
         metadata={_KEY: msgspec.json.encode(facts)},
     )
     try:
-        with new_file(out, _is_ours) as file, pq.ParquetWriter(file, schema) as writer:
+        with new_file(out, _is_ours) as file, pq.ParquetWriter(file, schema, write_page_checksum=True) as writer:
             for column, kept in each:
                 names = pa.repeat(pa.scalar(column, pa.large_string()), kept.num_rows)
                 writer.write_table(pa.table([names, kept["value"], kept["count"]], schema=schema))

@@ -209,16 +209,22 @@ class ParquetSource:
         """The shard's blocks: number, place of the first row in the file, rows."""
         file = _parquet_file(self.path)
         size = max(1, min(MAX_BLOCK_ROWS, file.metadata.num_rows // (num_shards * 8)))
+        rows_of = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        if sum(rows_of) != file.metadata.num_rows:
+            raise OSError(f"its row groups have {sum(rows_of):,} rows together, it says {file.metadata.num_rows:,}")
         number, row = 0, 0
-        for group in range(file.num_row_groups):
-            group_rows = file.metadata.row_group(group).num_rows
+        for group, group_rows in enumerate(rows_of):
             blocks = range(number, number + -(-group_rows // size))
             mine = {n for n in blocks if n >= first and n % num_shards == shard}
             if mine:
                 batches = file.iter_batches(size, row_groups=[group], columns=self.layout.columns, use_threads=False)
-                for n, batch in zip(blocks, batches, strict=True):
+                for n in blocks:
+                    begin = (n - number) * size
+                    batch = next(batches, None)
+                    if batch is None or batch.num_rows != min(size, group_rows - begin):
+                        raise OSError(f"row group {group + 1} has not the {group_rows:,} rows that the file says")
                     if n in mine:
-                        yield n, row + (n - number) * size, batch
+                        yield n, row + begin, batch
             number, row = blocks.stop, row + group_rows
 
 
@@ -226,18 +232,20 @@ def open_parquet(path: AnyPath, described: Described) -> Dataset:
     """A Parquet file. Raises DataError when it is none, or a column of the schema is not in it or of another type."""
     try:
         schema = _parquet_file(path).schema_arrow
-    except (pa.ArrowException, OSError) as error:
+        check_fields(path, schema, described.layout)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of a name that is no text
         raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from error
-    check_fields(path, schema, described.layout)
     layout = described.layout
     return Dataset(ParquetSource(path, layout, described.to_rows), layout.schema, is_timed=bool(layout.time))
 
 
 def _parquet_file(path: AnyPath) -> pq.ParquetFile:
-    """The open file. Of an address those parts of a row group are asked for together that lie together."""
-    return (
-        pq.ParquetFile(path.open(buffering=0), pre_buffer=True) if isinstance(path, Address) else pq.ParquetFile(path)
-    )
+    """The open file, whose pages are held against their checksums where it has some. Of an address those parts of a row group are asked for together that lie
+    together.
+    """
+    if isinstance(path, Address):
+        return pq.ParquetFile(path.open(buffering=0), pre_buffer=True, page_checksum_verification=True)
+    return pq.ParquetFile(path, page_checksum_verification=True)
 
 
 FORMATS = (

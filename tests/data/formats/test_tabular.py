@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from htrain.data import Malformed, open_data
@@ -232,6 +232,53 @@ def test_a_parquet_column_of_the_wrong_type_is_refused_by_name(tmp_path):
     (tmp_path / "s.yaml").write_text("label: y\ninputs:\n  d: {kind: bag, column: y, rows: 3}\n")
     with pytest.raises(DataError, match=r"column 'y' is int64; want a list of ids, or text$"):
         open_data(f"parquet:{tmp_path}/a.parquet?schema={tmp_path}/s.yaml")
+
+
+def test_pages_of_parquet_are_held_against_their_checksums(tmp_path, read):
+    (tmp_path / "s.yaml").write_text("label: y\ninputs:\n  d: {kind: dense, columns: [x]}\n")
+    table = pa.table({"y": np.arange(500) % 2, "x": np.arange(500.0)})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression="none")
+    raw = bytearray(path.read_bytes())
+    assert len(read(f"parquet:{path}?schema={tmp_path}/s.yaml")) == 500
+    raw[raw.index(np.float64(250).tobytes())] ^= 1  # 250 would be another number
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read: .*checksum"):
+        read(f"parquet:{path}?schema={tmp_path}/s.yaml")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3), byte=st.integers(0, 255), is_footer=st.booleans()
+)
+@example(places=[501], byte=0, is_footer=True)  # a row group of 36 rows, of a hundred
+def test_a_damaged_parquet_file_is_one_line_or_has_all_of_its_rows(tmp_path, read, places, byte, is_footer):
+    (tmp_path / "s.yaml").write_text("label: y\ninputs:\n  s: {kind: ids, columns: [a], rows: 9}\n")
+    words = [f"w{k % 9}" for k in range(300)]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"y": np.arange(300) % 2, "a": words}), path, row_group_size=100)
+    raw = bytearray(path.read_bytes())
+    footer = int.from_bytes(raw[-8:-4], "little")
+    for place in places:
+        raw[len(raw) - 8 - place % footer if is_footer else place % len(raw)] = byte
+    path.write_bytes(raw)
+    malformed = Malformed(share=1.0)
+    try:
+        count = len(read(f"parquet:{path}?schema={tmp_path}/s.yaml", malformed=malformed))
+    except DataError:
+        return
+    assert count + malformed.count == 300
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"\xad"])
+def test_a_parquet_file_whose_names_or_rows_are_not_as_it_says_is_one_line(tmp_path, read, name):
+    (tmp_path / "s.yaml").write_text("label: y\ninputs:\n  d: {kind: dense, columns: [x]}\n")
+    path = tmp_path / "a.parquet"
+    writer = {"use_dictionary": False, "compression": "none", "store_schema": False}
+    pq.write_table(pa.table({"y": [1.0], "x": [1.0], "other": [1.0]}), path, **writer)
+    path.write_bytes(path.read_bytes().replace(b"other", name + b"ther"))
+    with pytest.raises(DataError, match=r"a\.parquet: not a Parquet file: 'utf-8' codec can't decode"):
+        read(f"parquet:{path}?schema={tmp_path}/s.yaml")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted by Linux")
