@@ -21,7 +21,7 @@ from htrain.data.order import ordered
 from htrain.data.prefix import Prefix, TextPath
 from htrain.data.reader import Begun, Dataset, Source
 from htrain.data.rows import Rows
-from htrain.data.text import Fault, TextSource, readable
+from htrain.data.text import Fault, TextSource, open_text, readable
 from htrain.errors import DataError
 
 
@@ -147,7 +147,15 @@ def _opened(format: Format, path: TextPath, options: UriOptions | Described, uri
         if not path.is_file():
             named = path.path if isinstance(path, Prefix) else path
             raise DataError(f"{path if path.name else ''}: {no_such_file(named)} (from '{uri}')")
-        return format.open(path, options) if path.stat().st_size else None
+        return None if _is_empty(path, format) else format.open(path, options)
+
+
+def _is_empty(path: TextPath, format: Format) -> bool:
+    """Whether a file has no byte; compressed text has some all the same."""
+    if path.stat().st_size and format.is_text and path.suffix == ".gz":
+        with open_text(path) as file:
+            return not file.read(1)
+    return not path.stat().st_size
 
 
 def _joined(files: Sequence[TextPath], found: Sequence[Dataset | None]) -> Dataset:

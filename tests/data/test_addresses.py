@@ -287,7 +287,7 @@ def test_a_bad_row_is_named_with_its_address(bucket: Bucket) -> None:
         ("libfm:http://127.0.0.1:1/a", r"http://127.0.0.1:1/a: cannot be read: Cannot connect .*; check the host"),
         (
             "libfm:https://host/a?X-Amz-Signature=secret",
-            "'libfm:https://host/a': unknown option 'X-Amz-Signature'; libfm takes rows, test, test_from, test_until, part, shuffle, shuffle_seed, order",
+            "'libfm:https://host/a': unknown option 'X-Amz-Signature'; libfm takes rows, values, test, test_from, .*, shuffle_seed, order",
         ),
         ("libfm:foo://a/b", "foo://a/b: fsspec has no driver for foo://"),
         ("libfm:gs://a/b", "gs://a/b: the driver for gs:// is not installed: Please install gcsfs .*"),

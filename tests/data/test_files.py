@@ -1,5 +1,6 @@
 """Data in many files is the data of one: the same rows in the same order, shared out, resumed and named."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -103,6 +104,17 @@ def test_an_empty_file_among_others_of_text_is_one_whose_rows_are_to_come(tmp_pa
         (tmp_path / name).touch()
     assert numbers(batches(uri, 5)) == numbers(whole)
     assert open_data(uri).num_examples() == 7
+
+
+def test_compressed_files_without_text_are_empty_too(tmp_path: Path) -> None:
+    uri = written(tmp_path, [3, 4], "csv")
+    whole = batches(uri, 5)
+    for name in ("part-0000.csv.gz", "part-002.csv.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(b""))
+    places = f"csv:{tmp_path}/part-*?schema={tmp_path}/s.yaml"
+    assert numbers(batches(places, 5)) == numbers(whole)
+    with pytest.raises(DataError, match=r"part-002\.csv\.gz: is empty$"):
+        open_data(f"csv:{tmp_path}/part-002.csv.gz?schema={tmp_path}/s.yaml")
 
 
 def test_files_of_one_name_are_picked_in_order() -> None:

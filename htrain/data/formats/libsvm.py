@@ -64,10 +64,9 @@ def scan(path: TextPath) -> Scanned:
     return Scanned(max_id, widths[0] if len(widths) == 1 else 0, ones, count, max(1, round(total / count)))
 
 
-def schema_of(scanned: Scanned, rows: int) -> Schema:
-    """`sparse`: ids of one shared table `ids`, as a matrix or, for rows of different lengths, a bag; `values` where they differ from 1.
-
-    A bag has no room for values: theirs are left out.
+def schema_of(scanned: Scanned, rows: int, *, has_values: bool) -> Schema:
+    """`sparse`: ids of one shared table `ids`, as a matrix or, for rows of different lengths, a bag, which has no room for values;
+    and where a matrix `has_values`, these as `values`.
     """
     if not scanned.width:
         return Schema((Input("sparse", "bag", scanned.mean_width, columns=("sparse",), rows=(rows,), tables=("ids",)),))
@@ -75,7 +74,7 @@ def schema_of(scanned: Scanned, rows: int) -> Schema:
     sparse = Input(
         "sparse", "ids", scanned.width, columns=names, rows=(rows,) * scanned.width, tables=("ids",) * scanned.width
     )
-    return Schema((sparse,) if scanned.ones else (Input("values", "dense", scanned.width, names), sparse))
+    return Schema((sparse,) if not has_values else (Input("values", "dense", scanned.width, names), sparse))
 
 
 def parse_libsvm(data: np.ndarray, schema: Schema) -> tuple[Rows, Sequence[Fault]]:
@@ -199,14 +198,25 @@ def _parse(data, rows, label, ids, values, starts, lines, faults):  # type: igno
 
 
 def open_libsvm(path: TextPath, values: UriOptions) -> Dataset:
-    """A file, `rows` of its table: as its largest id wants where nothing is said."""
+    """A file, `rows` of its table: as its largest id wants where nothing is said. With `values=none`, values count as 1.
+
+    Raises DataError for values that the inputs have no room for.
+    """
     scanned = scan(path)
-    schema = schema_of(scanned, count_of(values, "rows", scanned.max_id + 1))
+    if values.get("values", "none") != "none":
+        raise DataError(f"option values={values['values']}: want none, which leaves values out, or no such option")
+    has_values = not scanned.ones and "values" not in values
+    if has_values and not scanned.width:
+        raise DataError(
+            f"{path}: has values other than 1 in rows of different numbers of fields, which are a bag of ids without values: leave them out by "
+            "?values=none, or write the data as CSV or Parquet"
+        )
+    schema = schema_of(scanned, count_of(values, "rows", scanned.max_id + 1), has_values=has_values)
     source = TextSource(path, partial(parse_libsvm, schema=schema))
     return Dataset(source, schema, ids_are_counted="rows" not in values)
 
 
 FORMATS = (
-    Format("libfm", open_libsvm, ("rows",), is_text=True),
-    Format("libsvm", open_libsvm, ("rows",), is_text=True),
+    Format("libfm", open_libsvm, ("rows", "values"), is_text=True),
+    Format("libsvm", open_libsvm, ("rows", "values"), is_text=True),
 )

@@ -62,6 +62,17 @@ def test_rows_of_different_widths_are_a_bag(tmp_path, read):
     assert read(f"libsvm:{tmp_path}/a.svm") == [((1.0,), (5, 9)), ((0.0,), ()), ((0.0,), (2,))]
 
 
+def test_values_that_a_bag_has_no_room_for_are_refused_or_left_out_on_request(tmp_path, read):
+    (tmp_path / "a.svm").write_text("1 5:1 9:0.5\n0\n0 2:1\n")
+    with pytest.raises(DataError, match=r"a\.svm: has values other than 1 in rows of different .* by \?values=none"):
+        open_data(f"libsvm:{tmp_path}/a.svm")
+    with pytest.raises(DataError, match="option values=all: want none"):
+        open_data(f"libsvm:{tmp_path}/a.svm?values=all")
+    assert read(f"libsvm:{tmp_path}/a.svm?values=none") == [((1.0,), (5, 9)), ((0.0,), ()), ((0.0,), (2,))]
+    (tmp_path / "b.svm").write_text("1 5:1 9:0.5\n0 1:1 2:1\n")
+    assert open_data(f"libsvm:{tmp_path}/b.svm?values=none").schema.names == ("sparse",)
+
+
 @pytest.mark.parametrize(("last", "rows"), [("0 2:1 7:1", 3), ("0 2:1", 2), ("0", 2), ("0 2", 2)])
 def test_a_last_line_without_an_end_makes_no_bag_of_fields(tmp_path, read, last, rows):
     """A log may be looked at while it is written to."""
