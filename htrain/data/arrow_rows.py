@@ -135,7 +135,8 @@ def _numbers(table: pa.Table, name: str, reasons: dict[int, str]) -> np.ndarray:
         array = pc.if_else(valid, array, None)
     # Whole numbers from 2^53 on are rounded, as those of text are.
     values = pc.fill_null(array.cast(pa.float64(), safe=False), np.nan).to_numpy(zero_copy_only=False)
-    wrong = wrong | (np.abs(values) > np.finfo(np.float32).max)
+    with np.errstate(over="ignore"):  # the largest float32, as text, is a little more as a float64
+        wrong = wrong | np.isinf(values.astype(np.float32))
     for row in np.flatnonzero(wrong).tolist():
         reasons.setdefault(row, f"column '{name}' is not a number")
     return np.where(wrong, 0, values)

@@ -60,6 +60,15 @@ def test_whole_numbers_of_any_size_are_rounded_as_their_text_is(numbers: list[in
     assert rows.fixed["x"][:, 0].tolist() == [7.5 if each is None else np.float32(abs(each) * 2.0) for each in numbers]
 
 
+@given(st.floats(width=32, allow_nan=False))
+def test_numbers_of_32_bits_are_what_their_text_is(number: float) -> None:
+    layout = layout_of({"label": "y", "inputs": {"x": SCHEMA["inputs"]["x"]}}, "schema")
+    held = pa.table({"y": [1.0], "x": pa.array([number], pa.float32())})
+    for rows, faults in (table_rows(held, layout), of_csv({"y": ["1"], "x": [str(np.float32(number))]}, layout)):
+        assert [place for place, _ in faults] == [0] * int(np.isinf(number))
+        assert rows.fixed["x"][:, 0].tolist() == [number] * int(np.isfinite(number))
+
+
 @pytest.mark.parametrize("quoted", ["", '"'])
 def test_words_for_what_is_missing_are_missing_numbers_and_times_and_ids_as_any_other(
     quoted: str, tmp_path: Path

@@ -115,6 +115,16 @@ def test_rows_of_whole_numbers_are_those_of_the_rule_in_the_docs(numbers: list[i
     assert seen[:, 0].tolist() == [row_of()(number, rows) for number in numbers]
 
 
+def test_rows_of_truth_values_are_those_of_the_rule_in_the_docs(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"column": ["a"] * 2, "value": ["x", "true"]}), tmp_path / "v.parquet")
+    listed = {"kind": "ids", "columns": ["a"], "vocabulary": str(tmp_path / "v.parquet")}
+    inputs = {"hashed": {"kind": "ids", "columns": ["a"], "rows": 1009}, "listed": listed}
+    values = [True, False, None]
+    seen = htrain.features(pa.table({"a": values}), schema={"label": "y", "inputs": inputs})
+    assert seen["hashed"][:, 0].tolist() == [row_of()(value, 1009) for value in values]
+    assert seen["listed"][:, 0].tolist() == [row_of("listed_row_of")(value, ["x", "true"]) for value in values]
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(kept=st.lists(WORDS.filter(bool), min_size=1, max_size=9, unique=True), words=st.lists(WORDS, max_size=9))
 def test_rows_of_a_vocabulary_are_those_of_the_rule_in_the_docs(
