@@ -18,7 +18,7 @@ from htrain.data.described import MAX_BLOCK_ROWS, check_fields
 from htrain.data.layout import Layout
 from htrain.data.malformed import Malformed
 from htrain.data.reader import Dataset
-from htrain.data.rows import Rows
+from htrain.data.rows import Rows, joined
 from htrain.errors import DataError, Error
 
 _TOO_LARGE = "a column of Python objects has whole numbers that no type of 64 bits holds: give them as text"
@@ -70,37 +70,33 @@ class StreamSource:
         """See `Source`. Requires: one shard, and nothing has been read. Raises DataError for batches that are none, naming their number."""
         assert (shard, num_shards, first) == (0, 1, 0), "a stream is read once, from its start"
         for number, block in enumerate(self._blocks()):
-            check_fields(self.name, block.schema, self.layout)
-            rows, faults = table_rows(block, self.layout)
-            start = number * MAX_BLOCK_ROWS
-            where = [f"{self.name}: row {start + place + 1}: {reason}" for place, reason in faults]
-            malformed.saw(rows.count + len(faults), len(faults), where.__getitem__)
-            yield number, rows
+            parts, place = list[Rows](), number * MAX_BLOCK_ROWS
+            for table in block:
+                rows, faults = table_rows(table, self.layout)
+                where = [f"{self.name}: row {place + row + 1}: {reason}" for row, reason in faults]
+                malformed.saw(rows.count + len(faults), len(faults), where.__getitem__)
+                parts.append(rows)
+                place += table.num_rows
+            yield number, joined(parts)
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
         """The block, which cannot be read again, and which of its rows that are not malformed."""
         return f"{self.name}: row {row + 1} of block {number + 1}"
 
-    def _blocks(self) -> Iterator[pa.Table]:
-        held: list[pa.Table] = []
-        count = 0
-        for number, table in enumerate(self._tables()):
-            held.append(table)
-            count += table.num_rows
-            while count >= MAX_BLOCK_ROWS:
-                whole = self._joined(held, number)
-                yield whole.slice(0, MAX_BLOCK_ROWS)
-                held, count = [whole.slice(MAX_BLOCK_ROWS)], count - MAX_BLOCK_ROWS
-        if count:
-            yield self._joined(held, number)
-
-    def _joined(self, tables: list[pa.Table], number: int) -> pa.Table:
-        try:
-            return pa.concat_tables(tables, promote_options="permissive")
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{self.name}: batch {number + 1} has other types than those before: {_one_line(error)}"
-            ) from error
+    def _blocks(self) -> Iterator[list[pa.Table]]:
+        """The rows of each block. Batches of the same types are one table; others are each read as what they are, as files are: no value becomes another."""
+        held, count = list[pa.Table](), 0
+        for table in self._tables():
+            rest = table
+            while rest.num_rows:
+                held.append(rest.slice(0, MAX_BLOCK_ROWS - count))
+                rest = rest.slice(held[-1].num_rows)
+                count += held[-1].num_rows
+                if count == MAX_BLOCK_ROWS:
+                    yield _alike(held)
+                    held, count = [], 0
+        if held:
+            yield _alike(held)
 
     def _tables(self) -> Iterator[pa.Table]:
         """Each batch as a table; examples that come one by one are put together."""
@@ -108,12 +104,11 @@ class StreamSource:
         number = 0
         for item in given:
             number += 1
-            if not self._is_example(item, number):
-                yield self._table(item, number)
-                continue
-            some = [item, *islice(given, MAX_BLOCK_ROWS - 1)]
-            yield self._table(some, number)
-            number += len(some) - 1
+            some = [item, *islice(given, MAX_BLOCK_ROWS - 1)] if self._is_example(item, number) else []
+            table = self._table(some or item, number)
+            check_fields(f"{self.name}: batch {number}", table.schema, self.layout)
+            yield table
+            number += max(0, len(some) - 1)
 
     def _items(self) -> Iterator[Any]:
         """What comes, one after another. Raises DataError for what the user's own code raises: an OSError would be taken for one of the packed file."""
@@ -151,13 +146,13 @@ class StreamSource:
         try:
             item = self._together(item, number) if isinstance(item, list) else item
             if isinstance(item, Mapping):
-                return pa.table(dict(self._columns(item)))
-            table = (
-                pa.Table.from_batches([item])
-                if isinstance(item, pa.RecordBatch)
-                else arrow_of(item, self.layout.columns)
-            )
-            return table.select([name for name in self.layout.columns if name in table.column_names])
+                table = pa.table(dict(self._columns(item)))
+            elif isinstance(item, pa.RecordBatch):
+                table = pa.Table.from_batches([item])
+            else:
+                table = arrow_of(item, self.layout.columns)
+            wanted = set(self.layout.columns)
+            return table.select([place for place, name in enumerate(table.column_names) if name in wanted])
         except (TypeError, ValueError, RuntimeError, pa.ArrowException) as error:
             raise DataError(
                 f"{self.name}: batch {number} is a {type(item).__name__}: want a dict of arrays or tensors by the names of columns, an Arrow record batch, "
@@ -183,6 +178,17 @@ class StreamSource:
             elif getattr(array, "ndim", 1) == 2:
                 each = ((f"{name}_{k}", array[:, k]) for k in range(array.shape[1]))
                 yield from ((column, part) for column, part in each if column in wanted and column not in item)
+
+
+def _alike(tables: list[pa.Table]) -> list[pa.Table]:
+    """Those that follow each other and have the same types as one."""
+    alike = [[tables[0]]]
+    for table in tables[1:]:
+        if table.schema.equals(alike[-1][-1].schema):
+            alike[-1].append(table)
+        else:
+            alike.append([table])
+    return [pa.concat_tables(each) for each in alike]
 
 
 def _refuse(name: str, array: np.ndarray) -> pa.Array:

@@ -192,6 +192,43 @@ def test_what_is_missing_in_a_batch_is_missing_and_the_others_keep_their_digits(
     assert batch.columns["x"].tolist() == wanted
 
 
+TYPES: list[Callable[[list[Any]], pa.Array]] = [
+    lambda ids: pa.array(ids, pa.int64()),
+    lambda ids: pa.array([each if each is None or abs(each) < 2**53 else 7 for each in ids], pa.float64()),
+    lambda ids: pa.array([None if each is None else abs(each) for each in ids], pa.uint64()),
+    lambda ids: pa.array([None if each is None else str(each) for each in ids], pa.string()),
+    lambda ids: pa.array([None if each is None else f"w{each}" for each in ids], pa.string_view()),
+    lambda ids: pa.array([None if each is None else f"w{each}" for each in ids]).dictionary_encode(),
+    lambda ids: pa.nulls(len(ids)),
+    lambda ids: pa.array([None if each is None else each > 0 for each in ids], pa.bool_()),
+]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    given_batches=st.lists(
+        st.tuples(st.sampled_from(TYPES), st.lists(st.none() | st.integers(-(2**63) + 1, 2**63 - 1), max_size=4)),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_batches_of_other_types_are_each_what_they_are_alone(given_batches: list[Any], tmp_path: Path) -> None:
+    """As files are: what a value is does not hang on the batches beside it."""
+    inputs = {"a": {"kind": "ids", "columns": ["a"], "rows": 1009}, "l": {"kind": "bag", "column": "l", "rows": 1009}}
+    schema = {"label": "y", "inputs": inputs}
+    arrays = [make(ids) for make, ids in given_batches]
+    tables = [
+        pa.table({"y": np.ones(len(a)), "a": a, "l": pa.array([[each] for each in a.to_pylist()])}) for a in arrays
+    ]
+    alone = [htrain.features(table, schema=schema) for table in tables]
+    if not sum(map(len, arrays)):
+        return
+    htrain.pack(iter(tables), schema=schema, out=tmp_path / "a.packed")
+    (batch,) = batches(tmp_path / "a.packed")
+    for name in ("a", "l"):
+        assert batch.columns[name].tolist() == [row for each in alone for row in each[name].tolist()]
+
+
 def test_examples_and_matrices_keep_their_masks(tmp_path: Path) -> None:
     schema = {
         "label": "y",
@@ -270,8 +307,27 @@ GOOD = {"click": [1, 0], "x_0": [1, 1], "x_1": [1, 1], "user": [1, 2], "word": [
             DataError,
             "'user' has 3 numbers for each row: name them user_0, user_1",
         ),
-        ([{k: v for k, v in GOOD.items() if k != "word"}], DataError, "a list: no column 'word'; it has click, x_0"),
-        ([GOOD, {**GOOD, "user": ["a", "b"]}], DataError, "a list: batch 2 has other types than those before: "),
+        (
+            [{k: v for k, v in GOOD.items() if k != "word"}],
+            DataError,
+            "a list: batch 1: no column 'word'; it has click, x_0",
+        ),
+        (
+            [GOOD, {k: v for k, v in GOOD.items() if k != "word"}, GOOD],
+            DataError,
+            "a list: batch 2: no column 'word'; it has click, x_0",
+        ),
+        (
+            [pa.table(GOOD), pa.table(GOOD).drop(["seen"]).to_pandas()],
+            DataError,
+            "a list: batch 2: no column 'seen'; it has click, x_0",
+        ),
+        (
+            [pa.record_batch([*GOOD.values(), [1, 2]], [*GOOD, "user"])],
+            DataError,
+            "a list: batch 1: has 2 columns called 'user'",
+        ),
+        ([GOOD, {**GOOD, "user": [b"a", b"b"]}], DataError, "a list: batch 2: column 'user' is binary; want a number"),
         ([{k: v[0] for k, v in GOOD.items()}, {"click": 1}], DataError, "example 2 has other columns than example 1"),
         (
             [{**{k: v[0] for k, v in GOOD.items()}, "user": torch.ones((), dtype=torch.bfloat16)}],
