@@ -21,7 +21,8 @@ def files_at(place: str, uri: str) -> list[AnyPath]:
     Each place is local, or an address.
 
     Of a folder and a pattern they come by name; hidden ones, and those that begin with `_`, as other tools mark what is no data, are left out. Raises
-    DataError for a folder or a pattern that names none, and for a file that is named twice. A file that is named by itself need not be there.
+    DataError for a folder or a pattern that names none, for a name that is no text, and for a file that is named twice. A file that is named by itself need not
+    be there.
     """
     with readable(Path(place)):
         if not place or Path(place).is_file():
@@ -43,7 +44,18 @@ def _files_of(place: str, uri: str) -> list[AnyPath]:
         found = sorted((each for each in named if _is_data(each.name)), key=lambda each: each.parts)
         if not found:
             raise DataError(f"{place}: {'has no file' if is_folder else no_such_file(path)} (from '{uri}')")
+        if other := next((each for each in found if not _is_text(str(each))), None):
+            raise DataError(f"{str(other)!r}: a name that is not UTF-8, which no run can write down: rename the file")
         return found
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is text: Linux takes any bytes for one."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _files_in(folder: AnyPath) -> Iterable[AnyPath]:

@@ -117,6 +117,16 @@ def test_compressed_files_without_text_are_empty_too(tmp_path: Path) -> None:
         open_data(f"csv:{tmp_path}/part-002.csv.gz?schema={tmp_path}/s.yaml")
 
 
+def test_a_name_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    written(tmp_path, [3], "csv")
+    try:
+        (tmp_path / os.fsdecode(b"part-\xff.csv")).write_text("y,x,i\n1,2,3\n")
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    with pytest.raises(DataError, match=r"part-\\udcff\.csv': a name that is not UTF-8, which no run can write down"):
+        open_data(f"csv:{tmp_path}/part-*?schema={tmp_path}/s.yaml")
+
+
 def test_files_of_one_name_are_picked_in_order() -> None:
     first, second, between = Path("a/x"), Path("c/x"), Path("b/y")
     assert by_name([first, between, second], ["x", "x"]) == [first, second]
