@@ -43,7 +43,7 @@ def table_rows(table: pa.Table, layout: Layout) -> tuple[Rows, list[Fault]]:
             fixed[item.name] = _ids(table, item, layout, reasons)
         else:
             flat, counts = lists_of(column_of(table, item.columns[0]))
-            _note_lost_digits(item.columns[0], flat, np.repeat(np.arange(counts.size), counts), reasons)
+            _note_lost_digits(item.columns[0], flat, np.cumsum(counts), reasons)
             vocabulary = layout.vocabularies.get((item.name, item.columns[0]))
             ids = ids_of(flat, item.rows[0], vocabulary), _starts(counts)
             if item.kind == "bag":
@@ -73,16 +73,16 @@ def _ids(table: pa.Table, item: Input, layout: Layout, reasons: dict[int, str]) 
     each = []
     for column, rows in zip(item.columns, item.rows, strict=True):
         array = column_of(table, column)
-        _note_lost_digits(column, array, np.arange(len(array)), reasons)
+        _note_lost_digits(column, array, np.arange(1, len(array) + 1), reasons)
         each.append(ids_of(array, rows, layout.vocabularies.get((item.name, column))))
     return np.stack(each, 1)
 
 
-def _note_lost_digits(column: str, array: pa.Array, row_of: np.ndarray, reasons: dict[int, str]) -> None:
-    """Note the rows, row_of[n], of ids that are floats too large to say which id they are."""
+def _note_lost_digits(column: str, array: pa.Array, ends: np.ndarray, reasons: dict[int, str]) -> None:
+    """Note the rows of ids that are floats too large to say which id they are; row i has those before ends[i], from ends[i - 1] on."""
     for place in np.flatnonzero(lost_digits(array)).tolist():
         reasons.setdefault(
-            int(row_of[place]),
+            int(np.searchsorted(ends, place, side="right")),
             f"column '{column}' has {array[place].as_py():.0f} as a float, which does not hold all digits of an id: give whole "
             "numbers, such as Int64 of pandas where some are missing, or text",
         )
