@@ -22,6 +22,7 @@ from htrain.data.prefix import Prefix, TextPath
 from htrain.data.reader import Begun, Dataset, Source
 from htrain.data.rows import Rows
 from htrain.data.text import Fault, TextSource, open_text, readable
+from htrain.data.values import rows_of
 from htrain.errors import DataError
 
 
@@ -62,7 +63,7 @@ def watched(uri: str, layout_at: Callable[[AnyPath], Layout], watch: Watch) -> S
         rows, faults = table_rows(table, layout)
         kept = np.delete(np.arange(table.num_rows), [row for row, _ in faults])
         places = part.places(rows) if part else np.arange(rows.count)
-        watch(table.take(pa.array(kept[places])), rows.take(places) if part else rows)
+        watch(rows_of(table, kept[places]), rows.take(places) if part else rows)
         return rows, faults
 
     layout = layout_at(_schema_file(files[0], values))

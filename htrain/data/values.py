@@ -34,6 +34,10 @@ def is_list(kind: pa.DataType) -> bool:
     return any(is_one(kind) for is_one in kinds)
 
 
+def _is_list_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
+
+
 def plain(array: pa.Array) -> pa.Array:
     """The same values in a type that is computed with: categories as what they stand for, text in Arrow's usual type for it, and no floats of 16 bits."""
     if pa.types.is_dictionary(array.type):
@@ -48,6 +52,17 @@ def _decoded(array: pa.Array) -> pa.Array:
     if pa.types.is_string_view(array.type.value_type):
         array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.string()))
     return array.dictionary_decode()
+
+
+def rows_of(table: pa.Table, places: np.ndarray) -> pa.Table:
+    """The rows of a table at places[n]. Arrow gathers no string views, nor lists of them; list views it does, and casts them wrongly."""
+    for place, field in enumerate(table.schema):
+        kind = field.type
+        if pa.types.is_string_view(kind):
+            table = table.set_column(place, field.name, table[place].cast(pa.string()))
+        elif is_list(kind) and pa.types.is_string_view(kind.value_type) and not _is_list_view(kind):
+            table = table.set_column(place, field.name, table[place].cast(pa.large_list(pa.string())))
+    return table.take(pa.array(places))
 
 
 def texts(array: pa.Array) -> pa.Array:

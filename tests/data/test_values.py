@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from htrain.data.arrow_rows import table_rows
 from htrain.data.layout import layout_of
+from htrain.data.values import rows_of
 
 ROWS = 1009
 LAYOUT = layout_of(
@@ -117,3 +118,14 @@ def test_a_whole_number_has_the_same_row_as_its_digits(kind: str, data: st.DataO
 )
 def test_digits_are_a_number_where_64_bits_hold_it_and_text_beyond(word: str, number: int | None) -> None:
     assert ids(pa.array([word]), pa.array([[word]])) == ([row_of(word if number is None else number)],) * 2
+
+
+@pytest.mark.parametrize("lists", [pa.list_, pa.large_list, lambda kind: pa.list_(kind, 2), pa.list_view])
+def test_rows_of_a_table_are_those_of_python_in_each_type(lists: Callable[[pa.DataType], pa.DataType]) -> None:
+    words, pairs = ["a", None, "", "é"], [["a", "b"], None, ["", None], ["c", "d"]]
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.int64()):
+        values, several = ([1, None, 3, 4], [[1, 2], None, [3, None], [5, 6]]) if kind == pa.int64() else (words, pairs)
+        table = pa.table({"a": pa.array(values, kind), "l": pa.array(several, lists(kind))})
+        for places in ([3, 1, 2], [], [0]):
+            found = rows_of(table, np.array(places, np.int64)).to_pydict()
+            assert found == {"a": [values[k] for k in places], "l": [several[k] for k in places]}

@@ -88,6 +88,17 @@ def test_values_have_the_rows_of_plain_python_in_any_format(form: str, folder: P
     assert [item.rows for item in open_data(uri_of(form, folder)).schema.inputs] == [(4, 7), (5,), (4,)]
 
 
+def test_string_views_are_counted_as_any_text(folder: Path) -> None:
+    htrain.vocabulary(uri_of("parquet", folder), out=folder / "v.parquet")
+    wanted = (folder / "v.parquet").read_bytes()
+    table = pq.read_table(folder / "a.parquet")
+    table = table.set_column(4, "tags", pa.array(TAGS, pa.list_(pa.string_view())))
+    table = table.set_column(1, "user", pa.array([None if u is None else str(u) for u in USERS], pa.string_view()))
+    pq.write_table(table, folder / "a.parquet")
+    htrain.vocabulary(uri_of("parquet", folder), out=folder / "v.parquet")
+    assert (folder / "v.parquet").read_bytes() == wanted
+
+
 def test_a_server_gets_the_rows_of_training_whatever_type_its_columns_have(folder: Path) -> None:
     htrain.vocabulary(uri_of("csv", folder), out=folder / "v.parquet")
     wanted = columns_of(uri_of("csv", folder))["sparse"].tolist()
