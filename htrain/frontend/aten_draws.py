@@ -4,7 +4,7 @@ import torch
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, refuse
-from htrain.frontend.aten_training import require_always, uniform_step
+from htrain.frontend.aten_training import exponential_step, require_always, uniform_step
 from htrain.frontend.draws import BETWEEN
 from htrain.frontend.translation import Translation, dtype_name
 
@@ -49,18 +49,29 @@ def _permutation(t: Translation, call: Call) -> None:
 
 
 def _by_weights(t: Translation, call: Call) -> None:
-    """In which weight's part of the sum of all a uniform share of it lies."""
+    """By one list of weights, or by one for each example or element that was picked."""
     require_always(t, call)
-    call.told_by_shape()
-    source, (count, *rows) = call.args[0], call.args[0].meta["val"].shape
-    if rows or not isinstance(count, int) or not call.argument("replacement"):
+    count = call.argument("num_samples")
+    if call.argument("replacement"):
+        _again(t, call)
+    elif isinstance(count, int):
+        _once(t, call, count)
+    else:
         raise refuse(
             t,
             call,
-            "it draws by other weights for each example, or none twice: give it one list of weights, and replacement=True",
+            "how many it draws, none of them twice, depends on the batch: give it a number, or replacement=True",
         )
-    sums = t.step(call.node, "CumSum", (t.blob(source),), {"axis": 0})
-    total = t.step(call.node, "Slice", (sums,), {"axis": 0, "start": count - 1, "end": count, "step": 1})
+    call.told_by_shape()
+
+
+def _again(t: Translation, call: Call) -> None:
+    """In which weight's part of the sum of all a uniform share of it lies."""
+    source, (*rows, count) = call.args[0], call.args[0].meta["val"].shape
+    if not isinstance(count, int):
+        raise refuse(t, call, "how many weights there are depends on the batch")
+    sums = t.step(call.node, "CumSum", (t.blob(source),), {"axis": len(rows)})
+    total = t.step(call.node, "Slice", (sums,), {"axis": len(rows), "start": count - 1, "end": count, "step": 1})
     dtype = dtype_name(source.meta["val"].dtype)
     drawn = uniform_step(t, call)
     drawn = drawn if dtype == "float32" else t.step(call.node, "Cast", (drawn,), {"to": dtype})
@@ -70,6 +81,18 @@ def _by_weights(t: Translation, call: Call) -> None:
     t.names[call.node] = t.step(
         call.node, "Min", (parts, _number(t, call, count - 1))
     )  # a share may be rounded up to the whole
+
+
+def _once(t: Translation, call: Call, count: int) -> None:
+    """None twice: the first that come, of weights that each wait for a time of exponential distribution (Efraimidis and Spirakis 2006)."""
+    source = call.args[0]
+    assert isinstance(source, fx.Node)
+    waits = exponential_step(t, call, source)
+    dtype = dtype_name(source.meta["val"].dtype)
+    waits = waits if dtype == "float32" else t.step(call.node, "Cast", (waits,), {"to": dtype})
+    attrs = {"k": count, "dim": -1, "largest": True, "sorted": True}
+    early = t.step(call.node, "Div", (t.blob(source), waits))
+    t.names[call.node] = t.builder.add("LargestK", (early,), attrs=attrs, module=t.module_of(call.node))[1]
 
 
 WHOLE_DRAWS: dict[str, Handler] = {

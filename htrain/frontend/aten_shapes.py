@@ -71,7 +71,7 @@ def _repeat_for_batch(t: Translation, call: Call, source: fx.Node, new: int) -> 
     name = t.blob(source)
     if new:
         name = t.step(call.node, "Reshape", (name,), {"shape": tuple(d if isinstance(d, int) else -1 for d in sizes)})
-    t.add(call.node, "BroadcastTo", (name,), {"shape": t.batch_shape(wanted)})
+    t.names[call.node] = t.broadcast(call.node, name, wanted)
 
 
 def _range(t: Translation, call: Call) -> None:

@@ -1,6 +1,7 @@
 """ATen ops of what a module does while it trains alone: dropout, noise, and batch norms that move their running statistics."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -8,7 +9,7 @@ from torch import fx
 from htrain.frontend.aten_forms import Call, Handler, argument, mixes_batch, refuse
 from htrain.frontend.draws import NORMAL, UNIFORM
 from htrain.frontend.translation import Translation, dtype_name
-from htrain.net.net import Attr
+from htrain.net.net import Attr, BatchDim
 
 
 def dropped(t: Translation, call: Call, x: str, p: float) -> str:
@@ -144,12 +145,16 @@ def _exponential(t: Translation, call: Call) -> None:
     """-log of uniform numbers, of which none is 0 or 1, as F.gumbel_softmax takes the logarithm of what is made of them."""
     require_always(t, call)
     rate = float(argument(call, 1, "lambd", 1.0))
-    drawn = uniform_step(t, call)
-    drawn = t.step(call.node, "Clip", (drawn,), {"min": 2.0**-25, "max": 1 - 2.0**-24})
-    drawn = t.step(call.node, "Neg", (t.step(call.node, "Log", (drawn,)),))
+    drawn = exponential_step(t, call, call.node)
     if rate != 1:
         drawn = t.step(call.node, "Mul", (drawn, t.blob(1 / rate)))
     t.names[call.node] = _in_dtype_of(t, call, drawn)
+
+
+def exponential_step(t: Translation, call: Call, like: fx.Node) -> str:
+    """Numbers of exponential distribution, of mean 1, in the shape of a node. None is 0."""
+    drawn = t.step(call.node, "Clip", (uniform_step(t, call, like),), {"min": 2.0**-25, "max": 1 - 2.0**-24})
+    return t.step(call.node, "Neg", (t.step(call.node, "Log", (drawn,)),))
 
 
 def _bernoulli(t: Translation, call: Call) -> None:
@@ -161,18 +166,26 @@ def _bernoulli(t: Translation, call: Call) -> None:
     t.add(call.node, "Cast", (ones,), {"to": dtype_name(call.meta["val"].dtype)})
 
 
-def uniform_step(t: Translation, call: Call) -> str:
-    """Uniform numbers in [0, 1), in the shape of the result."""
-    call.args.read.add(0)
-    attrs: dict[str, Attr] = {"low": 0.0, "high": 1.0, "seed": 0, "always": True}
-    return t.step(call.node, "UniformDraw", (t.batch_key(),), {**attrs, "shape": t.batch_shape(t.shape(call.node))})
+def uniform_step(t: Translation, call: Call, like: fx.Node | None = None) -> str:
+    """Uniform numbers in [0, 1), in the shape of the result, or of a node."""
+    return _drawn(t, call, like or call.node, "UniformDraw", {"low": 0.0, "high": 1.0, "always": True})
 
 
 def _draw(t: Translation, call: Call, type: str, attrs: Mapping[str, Attr]) -> None:
     """The shape is that of the result."""
+    t.names[call.node] = _drawn(t, call, call.node, type, {"always": t.draws_always, **attrs})
+
+
+def _drawn(t: Translation, call: Call, like: fx.Node, type: str, attrs: Mapping[str, Attr]) -> str:
+    """For what a mask picks as many as it may pick are drawn, and the first of them taken."""
     call.args.read.add(0)
-    shape = t.batch_shape(t.shape(call.node))
-    t.add(call.node, type, (t.batch_key(),), {**attrs, "shape": shape, "seed": 0, "always": t.draws_always})
+    shape = t.shape(like)
+    most = tuple(replace(d, bound=False) if isinstance(d, BatchDim) else d for d in shape)
+    name = t.step(call.node, type, (t.batch_key(),), {**attrs, "shape": t.batch_shape(most), "seed": 0})
+    for axis, (length, all_of) in enumerate(zip(shape, most, strict=True)):
+        if length != all_of:
+            name = t.step(call.node, "Gather", (name, t.places_along(call.node, like, axis)), {"axis": axis})
+    return name
 
 
 TRAINING: dict[str, Handler] = {

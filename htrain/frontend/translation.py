@@ -144,7 +144,9 @@ class Translation:
         return self.step(node, "ReduceSum", (ones,), {"axes": (0,), "keepdims": False})
 
     def _whole(self, node: fx.Node, symbol: Any) -> str:
-        """bool[n], true in as many places as the lists of a batch hold, or a mask picks."""
+        """bool[n], true in as many places as the lists of a batch hold, or a mask picks. Raises ModelError for another symbol."""
+        if not (symbol in self._picked or symbol in self._bags):
+            raise ModelError(f"{node.target} in {self.where(node)}: '{symbol}' depends on the values of a batch")
         made = (self.blob(other) for other in node.graph.nodes if _stands_for(other, symbol))
         name = self._picked.get(symbol) or next(made)
         same = self.step(node, "Equal", (name, name))
@@ -154,29 +156,39 @@ class Translation:
     def filled(self, node: fx.Node, value: float, dtype: str) -> str:
         """A number in each place of a node's shape. Raises ModelError for one that depends on more of a batch than what a mask picks."""
         shape = self.shape(node)
-        lengths = [(size, d) for size, d in zip(node.meta["val"].shape, shape, strict=True) if _is_bound(d)]
-        if not lengths:
+        if not any(map(_is_bound, shape)):
             return self.step(node, "Fill", (), {"shape": self.batch_shape(shape), "value": value, "dtype": dtype})
-        (size, length), *others = lengths
-        symbol = size.node.expr
-        if others or not (symbol in self._picked or symbol in self._bags):
-            raise ModelError(f"{node.target} in {self.where(node)}: '{symbol}' depends on the values of a batch")
-        own = tuple(-1 if d is length else 1 for d in shape)
-        everywhere = self.step(node, "Reshape", (self._whole(node, symbol),), {"shape": own})
-        number = self.constant(torch.tensor(value, dtype=getattr(torch, dtype)), module=self.module_of(node))
-        return self.broadcast(node, self.step(node, "Where", (everywhere, number, number)), shape)
+        number = torch.tensor(value, dtype=getattr(torch, dtype))
+        return self.broadcast(node, self.constant(number, module=self.module_of(node)), shape)
+
+    def places_along(self, node: fx.Node, like: fx.Node, axis: int) -> str:
+        """0, 1, ... along a dimension of `like` that is as long as what a mask picks."""
+        ones = self.step(node, "Cast", (self._whole(node, like.meta["val"].shape[axis].node.expr),), {"to": "int64"})
+        return self.step(node, "Sub", (self.step(node, "CumSum", (ones,), {"axis": 0}), self.blob(1)))
 
     def broadcast(self, node: fx.Node, name: str, shape: Sequence[Dim]) -> str:
         """A blob in a shape that it fits; what a mask has picked is as long as it is."""
-        own = self.builder.blob(name).shape
-        if own == tuple(shape):
+        if self.builder.blob(name).shape == tuple(shape):
             return name
+        name = self._lengthened(node, name, shape)
+        own = self.builder.blob(name).shape
         before = (None,) * (len(shape) - len(own))
         wanted = tuple(
             0 if _is_bound(d) and d == given else self.batch_shape((d,))[0]
             for d, given in zip(shape, (*before, *own), strict=True)
         )
         return self.step(node, "BroadcastTo", (name,), {"shape": wanted})
+
+    def _lengthened(self, node: fx.Node, name: str, shape: Sequence[Dim]) -> str:
+        """A blob that comes as often as a mask picks, along the dimensions of `shape`, the node's own, where it has come once."""
+        own = self.builder.blob(name).shape
+        before = (1,) * (len(shape) - len(own))
+        for axis, (d, given) in enumerate(zip(shape, (*before, *own), strict=True)):
+            if _is_bound(d) and d != given and self.shape(node) == tuple(shape):
+                whole = self._whole(node, node.meta["val"].shape[axis].node.expr)
+                along = {"shape": tuple(-1 if other == axis else 1 for other in range(len(shape)))}
+                name = self.step(node, "Where", (self.step(node, "Reshape", (whole,), along), name, name))
+        return name
 
     def add(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
         """Append an op that computes `node`; it is named after it."""

@@ -36,7 +36,9 @@ def _whole(drawn: torch.Tensor, *bounds: Any, low: int = 0, high: int = 0, **res
 
 
 def _by_weights(drawn: torch.Tensor, input: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
-    """The number that a known share of all weights leads to."""
+    """The number that a known share of all weights leads to; without replacement the largest weights."""
+    if not (rest[1] if len(rest) > 1 else named.get("replacement", False)):
+        return torch.topk(input / -torch.log(torch.tensor(KNOWN_DRAW)), drawn.shape[-1]).indices
     sums = input.cumsum(-1)
     share = torch.tensor(KNOWN_DRAW).to(sums.dtype) * sums[..., -1:]
     return torch.searchsorted(sums, share, right=True).expand_as(drawn).clone()

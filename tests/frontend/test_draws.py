@@ -224,6 +224,10 @@ COUNTED = torch.tensor([1.0, 0.0, 3.0, 4.0])
         (lambda x: torch.randint_like(x[:, :2].long(), 1, 4), [0, 1 / 3, 1 / 3, 1 / 3]),
         (lambda x: torch.multinomial(COUNTED, x.shape[0] * 4, replacement=True).view(-1, 4), [1 / 8, 0, 3 / 8, 1 / 2]),
         (lambda x: COUNTED.double().multinomial(x.shape[0], replacement=True)[:, None], [1 / 8, 0, 3 / 8, 1 / 2]),
+        (lambda x: torch.multinomial(COUNTED + x, 3, replacement=True), [1 / 8, 0, 3 / 8, 1 / 2]),
+        (lambda x: torch.multinomial(COUNTED + x, 1), [1 / 8, 0, 3 / 8, 1 / 2]),
+        (lambda x: torch.multinomial(2 * COUNTED.double() + x, 2)[:, :1], [1 / 8, 0, 3 / 8, 1 / 2]),
+        (lambda x: torch.multinomial(x + 1.0, 2)[:, 1:], [1 / 4] * 4),
     ],
 )
 def test_whole_numbers_are_drawn_as_often_as_pytorch_draws_them(
@@ -238,6 +242,13 @@ def test_whole_numbers_are_drawn_as_often_as_pytorch_draws_them(
     assert (first.flatten().bincount() == 0).tolist() == [share == 0 for share in shares]
     assert torch.equal(first, drawn(3))
     assert not torch.equal(first, drawn(4))
+
+
+def test_none_is_drawn_twice_without_replacement() -> None:
+    drawn = drawn_by(lambda x: torch.multinomial(COUNTED + x, 3) + 0 * x[:, :1].int(), torch.zeros(2000, 4), 3)
+    assert bool((drawn.sort(1).values == torch.tensor([0, 2, 3])).all())
+    behind = drawn[drawn[:, 0] == 3, 1].long()  # of what is left
+    assert (torch.bincount(behind) / len(behind)).tolist() == pytest.approx([1 / 4, 0, 3 / 4], abs=0.05)
 
 
 def test_the_rows_of_the_largest_tables_are_all_drawn() -> None:
@@ -308,6 +319,9 @@ class Ranked(nn.Module):
         lambda item: item[torch.randperm(item.shape[0])][:, None],
         lambda item: item[torch.randint(0, item.shape[0], (item.shape[0], 2))],
         lambda item: torch.multinomial(torch.arange(50.0), item.shape[0] * 3, replacement=True).view(-1, 3),
+        lambda item: torch.multinomial(torch.arange(50.0), 3).expand(len(item), -1),
+        lambda item: torch.multinomial((torch.arange(50) - item[:, None]).abs().float(), 3),
+        lambda item: torch.multinomial((torch.arange(50) - item[:, None]).abs().float(), 3, replacement=True),
     ],
 )
 def test_negatives_that_forward_draws_are_trained_as_by_pytorch(

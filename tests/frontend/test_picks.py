@@ -14,6 +14,7 @@ from torch import nn
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
 from htrain.frontend.torch_model import capture
+from htrain.self_check.check import check
 from htrain.self_check.ours import Ours
 from htrain.self_check.outcome import Outcome, Rows
 from htrain.self_check.torch_reference import TorchReference
@@ -93,6 +94,23 @@ def assert_same(found: Outcome, wanted: Outcome) -> None:
 
 def whole(gradient: Rows) -> torch.Tensor:
     return torch.zeros(ROWS, gradient.rows.shape[1]).index_copy(0, gradient.ids, gradient.rows)
+
+
+def of_draws(*given: torch.Tensor) -> torch.Tensor:
+    """Negatives and noise, as many as real items."""
+    model, states, near, _, ids, _, _ = given
+    real = ids > 0
+    negatives = torch.randint(ROWS, (ids[real].shape[0], 3))
+    others = torch.multinomial(states[real].abs() + 0.1, 2)
+    far = (states[real][:, None] * model.items(negatives)).sum(2) + states[real].gather(1, others).sum(1, keepdim=True)
+    noise = torch.randn_like(states[real]) + torch.rand(len(near[real]), 1)
+    return nn.functional.softplus(far - near[real][:, None]).mean() + (states[real] * noise).square().mean()
+
+
+def test_draws_for_what_a_mask_picks_are_trained_as_by_pytorch() -> None:
+    model = Sequence(of_draws)
+    captured = capture(model, EXAMPLE, own_loss=True)
+    assert check(captured, TorchReference(model, captured, ""), EXAMPLE, OWN) == ()
 
 
 def guarded(*given: torch.Tensor) -> torch.Tensor:

@@ -74,7 +74,7 @@ COMPUTED = r"in forward\(\) of Model cannot be computed: "
 CASES: dict[str, tuple[nn.Module, str]] = {
     "an op of the model itself": (Model(lambda m, x: torch.special.erfcx(x)), r"^aten.special_erfcx.default " + ROOT + "htrain has no such op"),
     "whole numbers in training": (Model(lambda m, x: x + torch.randint(9, (4,)) if m.training else x), r"^aten.randint.default .*drawn in training alone"),
-    "none drawn twice": (Model(lambda m, x: x + torch.multinomial(torch.ones(9), 4)), r"^aten.multinomial.default .*: it draws .* replacement=True"),
+    "none drawn twice": (Model(lambda m, x: x + torch.multinomial(torch.ones(9), len(x)).sum()), r"^aten.multinomial.*: how many it draws, .* replacement=True"),
     "dropout between layers": (Model(lambda m, x: m.cells(x[:, None])[0][:, 0], cells=GRU), "in module 'cells' .*: dropout between"),
     "an instance norm's statistics": (Model(lambda m, x: m.norm(x[:, None])[:, 0], norm=TRACKING), "module 'norm' .*: build it with track_running_stats=False"),
     "an average of all batches": (Model(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(4, momentum=None)), "module 'norm' has momentum=None"),
@@ -154,9 +154,9 @@ COUNTED: dict[str, tuple[Forward, str]] = {
         lambda m, x: x + torch.repeat_interleave(x[:, 0], x[:, 1].long().abs()).sum(),
         "how many it finds depends on the values of a batch",
     ),
-    "draws for what a mask picks": (
-        lambda m, x: x + torch.randn_like(x[x > 0]).sum(),
-        "depends on how many elements a mask picks",
+    "draws for two masks": (
+        lambda m, x: x + torch.randn(len(x[x > 0]) + len(x[x > 1])).sum(),
+        "depends on the values of a batch",
     ),
     "bincount": (lambda m, x: x + torch.bincount(x[:, 0].long(), minlength=4), "write it as F.one_hot"),
 }
