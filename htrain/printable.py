@@ -1,5 +1,11 @@
 """Text from outside, made fit for a terminal: names in files, paths, messages of libraries may hold what moves a cursor or hides a line."""
 
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 LONGEST_LINE = 2000  # characters; a message that quotes more than this quotes too much
 
 
@@ -15,6 +21,13 @@ def one_line(text: str) -> str:
     line = printable(" ".join(text.split()))
     half = LONGEST_LINE // 2
     return line if len(line) <= LONGEST_LINE else f"{line[:half]} [...] {line[-half:]}"
+
+
+def outlasting_its_reader(console: "Console") -> "Console":
+    """The same console, which from now on falls silent where nobody reads what it shows any more, as behind `2>&1 | tee log` once tee has ended. By itself,
+    rich's leads standard output to /dev/null there, and ends the process."""
+    console.on_broken_pipe = partial(setattr, console, "quiet", True)  # type: ignore[method-assign]
+    return console
 
 
 def _escaped(character: str) -> str:

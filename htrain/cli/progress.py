@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from htrain.cli.flags import tell
+from htrain.printable import outlasting_its_reader
 
 
 class Progress:
@@ -18,9 +19,8 @@ class Progress:
             rich.BarColumn(),
             rich.TextColumn("{task.completed:,.0f} examples"),
         )
-        self._bar = rich.Progress(
-            *columns, console=import_module("rich.console").Console(stderr=True), transient=True, disable=not self._is_drawn
-        )  # fmt: skip
+        console = outlasting_its_reader(import_module("rich.console").Console(stderr=True))
+        self._bar = rich.Progress(*columns, console=console, transient=True, disable=not self._is_drawn)
         self._task = self._bar.add_task("reading", total=None)
 
     def __enter__(self) -> "Progress":

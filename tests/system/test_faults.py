@@ -171,8 +171,12 @@ def test_what_ignores_the_end_of_its_terminal_goes_on(small: tuple[Path, str], t
     assert latest_checkpoint(tmp_path / "run")[1].finished
 
 
-def test_a_run_whose_terminal_is_gone_trains_to_the_end(small: tuple[Path, str], tmp_path: Path) -> None:
-    ours, its = os.openpty()
+@pytest.mark.parametrize("opened", [os.openpty, os.pipe], ids=["terminal", "pipe"])
+def test_a_run_whose_news_nobody_reads_any_more_trains_to_the_end(
+    opened: Callable[[], tuple[int, int]], small: tuple[Path, str], tmp_path: Path
+) -> None:
+    """A terminal that was closed, or `2>&1 | tee log` whose tee has ended."""
+    ours, its = opened()
     process = subprocess.Popen(
         held_command("5", *small, out=tmp_path / "run"),
         stdout=subprocess.PIPE,
@@ -188,6 +192,21 @@ def test_a_run_whose_terminal_is_gone_trains_to_the_end(small: tuple[Path, str],
     assert process.returncode == 0
     assert f"{ROWS:,} examples" in said
     assert latest_checkpoint(tmp_path / "run")[1].finished
+
+
+def test_ctrl_c_that_ends_who_reads_the_news_too_writes_a_checkpoint(small: tuple[Path, str], tmp_path: Path) -> None:
+    """`htrain run ... 2>&1 | tee log`: a terminal sends Ctrl-C to both."""
+    ours, its = os.pipe()
+    process = subprocess.Popen(
+        held_command("5", *small, out=tmp_path / "run"), stdout=its, stderr=its, start_new_session=True
+    )
+    os.close(its)
+    wait_until_held(tmp_path / "run", process, "5", trainers=2)
+    os.close(ours)
+    process.send_signal(signal.SIGINT)
+    let_go(tmp_path / "run")
+    assert process.wait(timeout=120) == 130
+    assert latest_checkpoint(tmp_path / "run")[1].examples > 0
 
 
 def test_a_second_ctrl_c_ends_a_run_that_cannot_save_there_and_then(

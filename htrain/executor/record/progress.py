@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from htrain.executor.record.totals import RunTotals
-from htrain.printable import one_line
+from htrain.printable import one_line, outlasting_its_reader
 from htrain.sizes import memory_text, traffic_text
 
 _PLAIN_SECONDS = 5.0
@@ -22,11 +22,11 @@ _UNITS = ("", "k", "M", "G", "T", "P")
 class Progress:
     """Shows totals as they come; `total_examples` is 0 when not known. Use as a context manager: the terminal stays clean.
 
-    Training does not depend on it: what a terminal that is gone or a disk that is full does not take is left out.
+    Training does not depend on it: what a terminal or a reader that is gone, or a disk that is full, does not take is left out.
     """
 
     def __init__(self, console: Console, total_examples: int) -> None:
-        self._console = console
+        self._console = outlasting_its_reader(console)
         self._total = total_examples
         self._note = ""
         self._printed = -math.inf

@@ -108,6 +108,25 @@ def test_plain_lines_hold_no_control_codes_and_are_not_wrapped() -> None:
     assert written(console) == f"{LINE}\ncheckpoint runs/a/[b]/examples_000000150000\n"
 
 
+class Unread(StringIO):
+    """A pipe whose reader has gone."""
+
+    def write(self, text: str, /) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_run_goes_on_where_nobody_reads_what_it_shows(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich would end the process, and lead its standard output, which is a document, to /dev/null."""
+    led: list[int] = []
+    monkeypatch.setattr("os.dup2", lambda old, new: led.append(new))
+    with Progress(Console(file=Unread(), force_terminal=is_terminal, legacy_windows=False), 1_000_000) as progress:
+        progress.update(TOTALS)
+        progress.note("checkpoint runs/a/examples_000000150000")
+        progress.update(replace(TOTALS, seconds=60.0))
+    assert led == []
+
+
 # On a terminal
 
 
