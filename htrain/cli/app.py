@@ -368,6 +368,9 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
         text += f"; {result.begun_again} {'roles were' if result.begun_again > 1 else 'role was'} begun again while others went on"
     if result.set_back:
         text += f"; rows have lost what they had learnt of about {result.set_back:,} examples"
+    if totals.malformed:
+        left_out = import_module("htrain.data.malformed").left_out
+        text += f"; {left_out(totals.malformed, totals.malformed_example)}"
     text += f"; ended early: {result.stopped}; go on with --resume {run_folder}" if result.stopped else ""
     table = import_module("htrain.executor.record.measured").measured_text(result.measured)
     to_dict = import_module("htrain.executor.record.validations").to_dict
@@ -405,7 +408,8 @@ def eval_command(run_folder: Path, as_json: bool, plan: Path | None, **what: Any
     """Evaluate the last checkpoint of RUN_FOLDER, or the best: NE, AUC and log loss."""
     found = htrain.evaluate(run_folder, plan=plan or "", **what)
     text = f"{found.examples:,} examples: NE {found.ne:.4f}, AUC {found.auc:.4f}, log loss {found.log_loss:.4f}, positive rate {found.positive_rate:.4f}"
-    put(asdict(found), text, as_json)
+    left_out = import_module("htrain.data.malformed").left_out(found.malformed, found.malformed_example)
+    put(asdict(found), f"{text}; {left_out}" if left_out else text, as_json)
 
 
 for command in (

@@ -76,7 +76,8 @@ def pack(source: str, out: Path, partition: Path | None, malformed_share: float,
     htrain data pack criteo:train.tsv --out train.packed
     htrain run plan/ --data packed:train.packed --out runs/a
     """
-    malformed = import_module("htrain.data").Malformed(malformed_share)
+    of_rows = import_module("htrain.data.malformed")
+    malformed = of_rows.Malformed(malformed_share)
     if partition:
         packed = import_module("htrain.data.pack_by_partition").pack_by_partition(
             source, partition, out, malformed=malformed
@@ -85,10 +86,9 @@ def pack(source: str, out: Path, partition: Path | None, malformed_share: float,
     else:
         packed = totals = import_module("htrain.data.pack").pack(source, out, malformed=malformed)
         table = ""
-    left_out = (
-        f"; {totals.malformed:,} malformed rows left out, such as {malformed.examples[0]}" if totals.malformed else ""
-    )
-    text = f"{out}: {totals.examples:,} examples, {out.stat().st_size / 1e6:,.1f} MB{left_out}; read it as packed:{out}"
+    left_out = of_rows.left_out(totals.malformed, malformed.example)
+    parts = (f"{totals.examples:,} examples, {out.stat().st_size / 1e6:,.1f} MB", left_out, f"read it as packed:{out}")
+    text = f"{out}: {'; '.join(part for part in parts if part)}"
     put({"path": str(out), **to_builtins(packed)}, table + text, as_json)
 
 

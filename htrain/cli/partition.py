@@ -116,7 +116,8 @@ def partition(
         raise UsageError("--from has no effect: --at-random searches for nothing")
     divided, bigraph = import_module("htrain.tagging.bigraph.divide"), import_module("htrain.tagging.bigraph")
     request = bigraph.Request(workers, batch, sample_slack, row_slack, seed, *_standing(hosts, links, workers))
-    malformed = import_module("htrain.data").Malformed(malformed_share)
+    of_rows = import_module("htrain.data.malformed")
+    malformed = of_rows.Malformed(malformed_share)
     began, cpu = time.perf_counter(), time.process_time()
     with Progress() as progress:
         made = divided.divide(
@@ -125,8 +126,7 @@ def partition(
         )  # fmt: skip
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     text = import_module("htrain.report.partition").partition_text(made)
-    left_out = (
-        f"{malformed.count:,} malformed rows left out, such as {malformed.examples[0]}\n" if malformed.count else ""
-    )
-    text = f"{text}\n{left_out}{out}: written in {seconds:.1f} s, {cpu:.1f} of CPU"
+    if left_out := of_rows.left_out(malformed.count, malformed.example):
+        text = f"{text}\n{left_out}"
+    text = f"{text}\n{out}: written in {seconds:.1f} s, {cpu:.1f} of CPU"
     put({"path": str(out), "seconds": seconds, **to_builtins(made.facts)}, text, as_json)

@@ -10,6 +10,14 @@ _AT_LEAST = 10  # malformed rows, below which the share says nothing
 _REMEMBERED = 5  # malformed rows that an error shows
 
 
+def left_out(count: int, example: str) -> str:
+    """What to tell of `count` malformed rows, of which an `example` says where it stands and what is wrong; "" of none."""
+    if not count:
+        return ""
+    which = "1 malformed row left out, " if count == 1 else f"{count:,} malformed rows left out, such as "
+    return f"{which}{example}"
+
+
 @dataclass
 class Malformed:
     """The malformed rows of one reader. More than `share` of the rows read so far, and more than ten, raise DataError."""
@@ -19,6 +27,11 @@ class Malformed:
     rows: int = 0
     examples: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def example(self) -> str:
+        """Where the first malformed row stands, and what is wrong with it; "" before there is one."""
+        return next(iter(self.examples), "")
 
     def saw(self, rows: int, bad: int, describe: Callable[[int], str]) -> None:
         """Count `rows` more rows, of which `bad` are malformed; `describe(i)` says where and why one is: 'file:line:

@@ -386,6 +386,7 @@ def test_a_reader_that_cannot_read_on_saves_what_was_trained_before(small: tuple
     assert 0 < done.examples <= ROWS
     result = htrain.run(small[0], data=data, resume=tmp_path / "run", malformed_share=0.9, hosting="threads")
     assert result.totals.examples == ROWS
+    assert result.totals.malformed_example.startswith(f"{bad}:")
 
 
 def test_data_of_which_nothing_can_be_read_leaves_no_checkpoint(small: tuple[Path, str], tmp_path: Path) -> None:

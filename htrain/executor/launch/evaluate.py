@@ -18,13 +18,16 @@ from htrain.plan.plan import Plan
 @dataclass(frozen=True)
 class Evaluation:
     """`ne`, `auc` and `log_loss` for the binary cross-entropies; else `ne` is nan, and `log_loss` the mean squared error, or the model's own loss: there
-    `auc` is of labels that are 0 and 1, and nan for others."""
+    `auc` is of labels that are 0 and 1, and nan for others. `malformed` rows are left out; `malformed_example` says where the
+    first stands, and what is wrong."""
 
     examples: int
     log_loss: float
     ne: float
     auc: float
     positive_rate: float
+    malformed: int = 0
+    malformed_example: str = ""
 
 
 def evaluate_run(
@@ -49,15 +52,15 @@ def evaluate(
     on_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Run the forward net over all of a dataset; `on_batch` is called after each batch, and what it raises ends it."""
-    scores, labels, total, examples = [], [], 0.0, 0
-    for batch in scored(net, parameters, dataset, Malformed()):
+    scores, labels, total, examples, malformed = [], [], 0.0, 0, Malformed()
+    for batch in scored(net, parameters, dataset, malformed):
         scores.append(batch.logit)
         labels.append(batch.label)
         total += batch.loss * batch.label.size
         examples += batch.label.size
         on_batch()
     score, label = np.concatenate(scores), np.concatenate(labels)
-    rate, mean = float(label.mean()), total / examples
+    rate, mean = float(label.mean(dtype=np.float64)), total / examples
     binary = is_binary(plan.options.loss)
     ranked = binary or (plan.options.loss == "own" and bool(np.isin(label, (0, 1)).all()))
     return Evaluation(
@@ -66,4 +69,6 @@ def evaluate(
         mean / entropy(rate) if binary else float("nan"),
         auc(score, label) if ranked else float("nan"),
         rate,
+        malformed.count,
+        malformed.example,
     )

@@ -32,6 +32,7 @@ from htrain.executor.loops.trainer import Trainer
 from htrain.executor.record.checkpoint import read_manifest
 from htrain.executor.record.role_file import load_role_into
 from htrain.executor.record.sent import SENT_TO, packed
+from htrain.executor.record.totals import EXAMPLE
 from htrain.executor.roles.endpoints import centre_endpoint
 from htrain.executor.settings import RunSettings
 from htrain.executor.strategies.strategy import TrainerParts
@@ -443,6 +444,7 @@ class RunningRole:
                 "positives": totals.positives,
                 "seconds_waited": self.trainer.seconds_waited,
                 "malformed": self.malformed.count,
+                **({EXAMPLE: self.malformed.example} if self.malformed.example else {}),
             }
         return measured
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from htrain.data import Dataset
 from htrain.data.labels import is_binary
+from htrain.data.malformed import left_out
 from htrain.errors import Error, Interrupted, RunError
 from htrain.executor.host.bell import Bell
 from htrain.executor.launch.coordinator import NoValidations
@@ -95,6 +96,7 @@ class Validator:
         self._is_abandoned = threading.Event()
         self._thread: threading.Thread | None = None
         self._checkpoint = ""  # that is evaluated
+        self._left_out = ""  # of its data, in words
         self._outcome: Validation | Error | None = None
         self._on_found: Callable[[Validation], None] = lambda found: None
 
@@ -184,6 +186,7 @@ class Validator:
                 Layout.of(self._plan), self._net.parameters, checkpoint, manifest=manifest, replica="center"
             )
             found = evaluate(self._plan, self._net, parameters, self._dataset, on_batch=self._look)
+            self._left_out = left_out(found.malformed, found.malformed_example)
             self._outcome = self._validation(checkpoint, manifest.examples, found, time.monotonic() - began)
         except _Abandoned:
             return
@@ -225,7 +228,7 @@ class Validator:
         self._all.append(found)
         self._has_found = True
         self._write()
-        self._tell(news_of(found))
+        self._tell("; ".join(news for news in (news_of(found), self._left_out) if news))
         self._on_found(found)
         asked = ""
         try:

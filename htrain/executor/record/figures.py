@@ -5,7 +5,7 @@ from typing import Any
 
 from htrain.executor.record.measured import Measured, measure
 from htrain.executor.record.sent import SENT_TO, packed, sent_in
-from htrain.executor.record.totals import RunTotals, summarise
+from htrain.executor.record.totals import EXAMPLE, RunTotals, summarise
 from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan
 
@@ -60,7 +60,7 @@ class Figures:
     def begins_again(self, role: str) -> None:
         """The process of a role is followed by another, which counts some of what it does anew: that is added to what the one before has told."""
         before = self._reports.get(role, {})
-        self._before[role] = {key: before[key] for key in (*_COUNTED, _STALENESS, SENT_TO) if key in before}
+        self._before[role] = {key: before[key] for key in (*_COUNTED, _STALENESS, SENT_TO, EXAMPLE) if key in before}
 
     @property
     def trained(self) -> int:
@@ -110,4 +110,5 @@ def _added(before: dict[str, Any], metrics: dict[str, Any]) -> dict[str, Any]:
     staleness.update(metrics.get(_STALENESS, {}))
     sent = Counter(sent_in(before))
     sent.update(sent_in(metrics))
-    return {**metrics, **counted, _STALENESS: dict(staleness), SENT_TO: packed(sent)}
+    example = {EXAMPLE: before[EXAMPLE]} if EXAMPLE in before else {}
+    return {**metrics, **counted, **example, _STALENESS: dict(staleness), SENT_TO: packed(sent)}

@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from htrain.data.malformed import left_out
 from htrain.executor.record.totals import RunTotals
 from htrain.printable import one_line, outlasting_its_reader
 from htrain.sizes import memory_text, traffic_text
@@ -31,6 +32,7 @@ class Progress:
         self._note = ""
         self._printed = -math.inf
         self._shown: RunTotals | None = None
+        self._has_left_out = False  # and told where
         # No thread of its own, and standard output, which may be a document, is not diverted.
         self._live = (
             Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
@@ -58,6 +60,9 @@ class Progress:
     def update(self, totals: RunTotals) -> None:
         """Show these totals; as plain lines, only those that come 5 s of the run or more after the last shown."""
         self._shown = totals
+        if totals.malformed_example and not self._has_left_out:
+            self._has_left_out = True
+            self.note(left_out(totals.malformed, totals.malformed_example))
         if self._live:
             self._draw(self._live, totals)
         elif totals.seconds - self._printed >= _PLAIN_SECONDS:

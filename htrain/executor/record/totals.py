@@ -10,6 +10,7 @@ from htrain.executor.record.cache_totals import CacheTotals, sum_caches
 from htrain.net.names import IN_GROUP, role_of
 
 Reports = Mapping[str, Mapping[str, Any]]
+EXAMPLE = "malformed_example"  # in a trainer's report: where its first malformed row stands, and what is wrong with it
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class RunTotals:
     """Lifetime figures of a run, and windowed ones over the time since an earlier report.
 
     `loss` and `ne` are lifetime means; `eps`, `window_loss` and `window_ne` are windowed. `staleness` counts, for each value, the dense updates
-    that had it. `cpu_share` is CPU seconds per wall second, `memory_bytes` and `bytes_sent` are sums; all three by kind of role.
+    that had it. `cpu_share` is CPU seconds per wall second, `memory_bytes` and `bytes_sent` are sums; all three by kind of role. A `malformed` row counts as
+    often as it was read; `malformed_example` says where one stands.
     """
 
     seconds: float
@@ -35,6 +37,7 @@ class RunTotals:
     cpu_share: dict[str, float]
     memory_bytes: dict[str, int]
     caches: CacheTotals = CacheTotals()  # noqa: RUF009  frozen
+    malformed_example: str = ""
 
     @property
     def max_staleness(self) -> int:
@@ -90,6 +93,7 @@ def summarise(now: Reports, before: Reports, *, seconds: float, window_seconds: 
         cpu_share=cpu,
         memory_bytes={k: int(_sum(of_kind[k], "memory_bytes")) for k in kinds},
         caches=sum_caches(now.values()),
+        malformed_example=next((str(report[EXAMPLE]) for report in now.values() if report.get(EXAMPLE)), ""),
     )
 
 

@@ -75,6 +75,20 @@ def test_scores_are_those_that_evaluation_is_of(run: Path, tmp_path: Path) -> No
     assert auc(score.numpy(), label.numpy()) == pytest.approx(found.auc, abs=1e-6)
 
 
+def test_evaluation_says_how_many_malformed_rows_it_leaves_out_and_where(run: Path, tmp_path: Path) -> None:
+    found = htrain.evaluate(run, data=libfm(tmp_path / "a.libfm", 150, seed=1, bad=(7, 30)))
+    assert (found.examples, found.malformed) == (148, 2)
+    assert found.malformed_example.startswith(f"{tmp_path / 'a.libfm'}:8: ")
+    whole = htrain.evaluate(run, data=libfm(tmp_path / "whole.libfm", 150, seed=1))
+    assert (whole.malformed, whole.malformed_example) == (0, "")
+
+
+def test_the_positive_rate_is_that_of_the_labels(run: Path, tmp_path: Path) -> None:
+    found = htrain.evaluate(run, data=libfm(tmp_path / "a.libfm", 150, seed=1))
+    ones = sum(line.startswith("1 ") for line in (tmp_path / "a.libfm").read_text().splitlines())
+    assert found.positive_rate == ones / 150
+
+
 def test_only_an_older_file_of_scores_is_replaced(run: Path, tmp_path: Path) -> None:
     long, short = libfm(tmp_path / "long.libfm", 30), libfm(tmp_path / "short.libfm", 20)
     for data, rows in ((long, 30), (short, 20)):

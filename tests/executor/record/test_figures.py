@@ -78,7 +78,7 @@ def test_a_trainer_that_was_begun_again_counts_on(plan: Plan) -> None:
     figures = Figures(plan)
     report = {"steps": 9, "examples": 90, "cpu_seconds": 2.0, "bytes_sent": 100, "staleness": {"1": 4}}
     for role in plan.cluster.roles:
-        figures.report(role, {**report, SENT_TO: packed({"sparse_ps:0": 100})})
+        figures.report(role, {**report, SENT_TO: packed({"sparse_ps:0": 100}), "malformed_example": "a.tsv:7: why"})
     before = figures.examples
     for cpu_seconds in (0.5, 0.75):
         figures.begins_again("trainer:0:0")
@@ -95,6 +95,7 @@ def test_a_trainer_that_was_begun_again_counts_on(plan: Plan) -> None:
     assert (found["steps"], found["cpu_seconds"], found["bytes_sent"]) == (10, 3.25, 114)
     assert found["staleness"] == {"1": 6, "2": 10}
     assert sent_in(found) == {"sparse_ps:0": 108, "group_ps:0:0": 6}
+    assert found["malformed_example"] == "a.tsv:7: why"
 
 
 def test_the_rounds_of_a_group_ps_that_was_begun_again_are_those_of_all_its_processes(plan: Plan) -> None:

@@ -64,6 +64,16 @@ def test_line_leaves_out_a_total_that_is_not_known_and_counts_malformed_rows() -
     assert text.endswith("staleness <= 3  1,234 malformed rows")
 
 
+def test_where_a_malformed_row_stands_is_told_once() -> None:
+    console = plain()
+    with Progress(console, 0) as progress:
+        for seconds, malformed in ((0.0, 0), (1.0, 2), (2.0, 3)):
+            example = "a.tsv:7: has 2 columns, want 40" if malformed else ""
+            progress.update(replace(TOTALS, seconds=seconds, malformed=malformed, malformed_example=example))
+    told = [text for text in written(console).splitlines() if "a.tsv" in text]
+    assert told == ["2 malformed rows left out, such as a.tsv:7: has 2 columns, want 40"]
+
+
 def test_what_is_not_known_yet_is_a_dash() -> None:
     text = line(replace(TOTALS, window_loss=math.nan, window_ne=math.nan, ne=math.inf), 0)
     assert "loss -  NE - (lifetime -)" in text
