@@ -357,9 +357,9 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     """How a run went, as the document of its command."""
     totals = result.totals
     some = "" if result.train_examples == totals.examples else f", {result.train_examples:,} of them"
-    eps = result.train_examples / max(result.train_seconds, 1e-9)
+    pace = f"{some} in {result.train_seconds:.1f} s: {result.eps:,.0f} EPS"
     text = (
-        f"{totals.examples:,} examples{some} in {result.train_seconds:.1f} s: {eps:,.0f} EPS, loss {totals.loss:.4f}, "
+        f"{totals.examples:,} examples{pace if result.train_examples else ', and nothing was left to train'}, loss {totals.loss:.4f}, "
         f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
     )
     if result.retries:
@@ -372,7 +372,7 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
         left_out = import_module("htrain.data.malformed").left_out
         text += f"; {left_out(totals.malformed, totals.malformed_example)}"
     text += f"; ended early: {result.stopped}; go on with --resume {run_folder}" if result.stopped else ""
-    table = import_module("htrain.executor.record.measured").measured_text(result.measured)
+    tables = import_module("htrain.executor.record.measured").measured_text(result.measured)
     to_dict = import_module("htrain.executor.record.validations").to_dict
     put(
         {
@@ -383,11 +383,12 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
             "begun_again": result.begun_again,
             "set_back": result.set_back,
             **totals.to_dict(),
+            "eps": result.eps,  # that of totals is of the last seconds
             "measured": to_builtins(result.measured),
             "stopped": result.stopped,
             "validations": [to_dict(each) for each in result.validations],
         },
-        f"{table}\n{text}",
+        f"{tables}\n{text}" if result.train_examples else text,
         as_json,
     )
 

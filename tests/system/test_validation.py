@@ -54,6 +54,7 @@ def test_a_run_of_processes_that_gets_no_better_ends_early_with_status_0_and_say
     said, _ = ended(start(plan, data, "--resume", run, *wanted, "--json"))
     document: dict[str, Any] = json.loads(said)
     assert document["stopped"]
+    assert document["eps"] == document["train_examples"] / document["train_seconds"]
     lines = (tmp_path / "run" / VALIDATIONS).read_text().splitlines()
     assert document["validations"] == [json.loads(line) for line in lines]
     assert len(before) < len(lines) <= len(before) + 2

@@ -241,3 +241,9 @@ class RunResult:
     retries: int = 0
     begun_again: int = 0
     set_back: int = 0
+
+    @property
+    def eps(self) -> float:
+        """Examples per second of the part that has trained here, its first steps included, and the checkpoint at its end left out; 0 where nothing was left
+        to train. `totals.eps` is of the last seconds alone, with that checkpoint in them."""
+        return self.train_examples / self.train_seconds if self.train_examples else 0.0

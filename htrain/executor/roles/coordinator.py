@@ -92,8 +92,10 @@ class CoordinatorMachine(Replacing):
             return self._left_off(
                 RunResult(totals, self._saves.last, train_seconds, self._figures.trained, NOTHING_MEASURED)
             )
-        measured = self._figures.measured(self._now)
-        yield from self._do(KeepMeasured(measured))
+        measured = NOTHING_MEASURED
+        if self._figures.trained:  # else what was measured before it went on with nothing left stays
+            measured = self._figures.measured(self._now)
+            yield from self._do(KeepMeasured(measured))
         return RunResult(totals, self._saves.last, train_seconds, self._figures.trained, measured, early)
 
     def _left_off(self, result: RunResult) -> RunResult:

@@ -163,8 +163,9 @@ def _notes(folder: Path, history: History | None, measured: Measured | None, *, 
         notes.append(f"{folder} ended before all roles had reported twice: there is nothing to compare with the plan.")
     if history and history.resumed_at:
         times = len(history.resumed_at)
+        which = "last part that trained something" if history.trained_nothing else "last part"
         notes.append(
-            f"It was resumed {'once' if times == 1 else f'{times} times'}: what is compared with the plan is its last part."
+            f"It was resumed {'once' if times == 1 else f'{times} times'}: what is compared with the plan is its {which}."
         )
     if is_one_process:
         notes.append("Its roles were threads of one process: the memory of each is that of its parameters.")

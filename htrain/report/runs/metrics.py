@@ -105,7 +105,8 @@ class Moment:
 @dataclass(frozen=True)
 class History:
     """`resumed_at` are the seconds at which the parts after the first began; `num_damaged` lines could not be read, the last was cut off
-    where `is_cut`. `before` and `after` enclose the steady part of the last part, the same moment where there is none.
+    where `is_cut`. `before` and `after` enclose the steady part of the last part, the same moment where there is none; where that trained nothing, as one
+    that went on with nothing left, they are of the last that did, with the same roles, and `trained_nothing` is true.
     """
 
     points: tuple[Point, ...]
@@ -116,6 +117,7 @@ class History:
     is_cut: bool
     before: Moment
     after: Moment
+    trained_nothing: bool = False
 
     @property
     def seconds(self) -> float:
@@ -163,10 +165,13 @@ def _line(data: bytes) -> Line | None:
 
 @dataclass
 class _Part:
-    """A part of a run: where its reports begin in the file, and at which second, and, of each trainer, when its steps began and its examples last grew."""
+    """A part of a run: where its reports begin in the file, and at which second, and, of each trainer, when its steps began and its examples last grew.
+    It begins behind so many `examples`, at most, and whether it `trains` its reports say."""
 
     began: float
     sync_rounds: float
+    examples: float = 0.0
+    trains: bool = False
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
     stepped: dict[str, int] = field(default_factory=dict)
@@ -180,6 +185,7 @@ class _Reader:
     def __init__(self, trainers: Sequence[str]) -> None:
         self._trainers = frozenset(trainers)
         self._part = _Part(0.0, 0.0)
+        self._trained: _Part | None = None  # the last before this that did
         self._resumed_at: list[float] = []
         self._points: list[Point] = []
         self._stride, self._count = 1, 0
@@ -206,8 +212,11 @@ class _Reader:
         if line.seconds < self._last.seconds:
             began = self._part.began + self._last.seconds
             self._resumed_at.append(began)
-            self._part = _Part(began, self._part.sync_rounds + self._last.sync_rounds)
+            self._trained = self._part if self._part.trains else self._trained
+            examples = min(self._last.examples, line.examples)  # a checkpoint is behind what was reported after it
+            self._part = _Part(began, self._part.sync_rounds + self._last.sync_rounds, examples)
             self._window.clear()
+        self._part.trains |= line.examples > self._part.examples
         self._part.offsets.append(offset)
         self._part.seconds.append(line.seconds)
         self._window.append(line)
@@ -230,7 +239,12 @@ class _Reader:
 
     def history(self, file: BinaryIO) -> History:
         """The history as far as it has been read. Requires: a report was taken."""
-        begin, end = self._steady()
+        before, after = self._ends(file, self._part)
+        trained_nothing = False
+        if self._trained and not self._part.trains:
+            earlier = self._ends(file, self._trained)
+            trained_nothing = earlier[1].roles.keys() == after.roles.keys()
+            before, after = earlier if trained_nothing else (before, after)
         return History(
             tuple(self._points),
             resumed_at=tuple(self._resumed_at),
@@ -238,14 +252,20 @@ class _Reader:
             roles=frozenset(self._roles),
             num_damaged=self._damaged,
             is_cut=self._is_cut,
-            before=_moment(file, self._part.offsets[begin]),
-            after=_moment(file, self._part.offsets[end]),
+            before=before,
+            after=after,
+            trained_nothing=trained_nothing,
         )
 
-    def _steady(self) -> tuple[int, int]:
+    def _ends(self, file: BinaryIO, part: _Part) -> tuple[Moment, Moment]:
+        """What encloses the steady part of a part."""
+        begin, end = self._steady(part)
+        return _moment(file, part.offsets[begin]), _moment(file, part.offsets[end])
+
+    def _steady(self, part: _Part) -> tuple[int, int]:
         """The reports from which on all trainers had made a step, and until which none was at its end; the first and the last where there
         are no such, or they are close to each other, as a run's own figures have it."""
-        part, last = self._part, len(self._part.offsets) - 1
+        last = len(part.offsets) - 1
         if self._trainers <= part.stepped.keys():
             begin, end = max(part.stepped.values()), min(number for _, number in part.grew.values()) - 1
             if begin < end and part.seconds[end] - part.seconds[begin] >= SHORTEST_STEADY_SECONDS:

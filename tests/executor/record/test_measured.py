@@ -9,7 +9,14 @@ from rich.console import Console
 
 import htrain
 from htrain.errors import CheckpointError
-from htrain.executor.record.measured import Edge, load_measured, measure, measured_text, save_measured
+from htrain.executor.record.measured import (
+    NOTHING_MEASURED,
+    Edge,
+    load_measured,
+    measure,
+    measured_text,
+    save_measured,
+)
 from htrain.executor.record.sent import packed, sent_in
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
@@ -92,10 +99,16 @@ def test_a_run_of_a_moment_has_figures_and_one_that_goes_on_counts_its_own_examp
     assert goes_on.totals.examples == 2 * rows
     assert (begun.train_examples, goes_on.train_examples) == (rows, rows)
     for result in (begun, goes_on):
+        assert result.eps == rows / result.train_seconds
         assert result.totals.eps * result.totals.seconds > 0
         assert 0 < result.measured.examples <= rows
         assert result.measured.eps * result.measured.seconds == pytest.approx(result.measured.examples)
         assert result.totals.eps <= 1.001 * rows / min(result.totals.seconds, result.measured.seconds)
+    over = htrain.run(
+        tmp_path / "plan", data=ROWS, resume=tmp_path / "run", epochs=2, hosting="threads", console=Console(quiet=True)
+    )
+    assert (over.train_examples, over.eps, over.measured) == (0, 0.0, NOTHING_MEASURED)
+    assert load_measured(tmp_path / "run") == goes_on.measured
 
 
 def test_measured_is_read_back_and_damage_is_named(plan: Plan, tmp_path: Path) -> None:

@@ -76,6 +76,19 @@ def test_a_resumed_run_goes_on_in_time_and_is_compared_by_its_last_part(plan: Pl
     assert run.notes == ("It was resumed once: what is compared with the plan is its last part.",)
 
 
+def test_a_run_that_went_on_with_nothing_left_is_compared_by_what_it_trained_before(plan: Plan, tmp_path: Path) -> None:
+    """As `--or-resume` does, started again by a service manager."""
+    folder = trained(tmp_path / "a", plan)
+    before = read_run(plan, folder)
+    for _ in range(2):
+        write_run(folder, plan, [(t, reports_at(plan, 20, eps=1000.0)) for t in (1, 2)])
+    run = read_run(plan, folder)
+    assert run.measured == before.measured
+    assert run.notes == (
+        "It was resumed 2 times: what is compared with the plan is its last part that trained something.",
+    )
+
+
 def test_half_a_line_at_the_end_is_left_out_and_said(plan: Plan, tmp_path: Path) -> None:
     folder = trained(tmp_path / "a", plan)
     whole = read_run(plan, folder)
