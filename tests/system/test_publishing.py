@@ -127,6 +127,19 @@ def test_an_address_where_nothing_can_be_written_is_refused_before_anything_is_t
         assert not (tmp_path / "run").exists()
 
 
+def test_versions_may_go_into_the_run_folder_and_a_folder_that_is_refused_gets_none(tmp_path: Path) -> None:
+    small_plan(with_flags(batch_size=BATCH), sparse_ps=1)[1].save(tmp_path / "plan")
+    run = tmp_path / "run"
+    for wanted in ({"out": run}, {"resume": run, "epochs": 2}):
+        htrain.run(tmp_path / "plan", data=DATA, hosting="threads", publish=str(run / "published"), **wanted)  # type: ignore[arg-type]
+    model = htrain.Published(str(run / "published"))
+    assert model.refresh()
+    assert is_what_was_trained(model, tmp_path / "plan", run)
+    with pytest.raises(UsageError, match="already holds a run"):
+        htrain.run(tmp_path / "plan", data=DATA, out=run, hosting="threads", publish=str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("said", [{"publish_every": 20.0}, {"publish_full_every": 3}])
 def test_what_is_said_of_versions_where_none_are_published_is_an_error(said: dict[str, float], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^--publish-(full-)?every has no effect without --publish: name where"):

@@ -20,7 +20,7 @@ from htrain.executor.record.identity import Identity, identify_served
 from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import resumed
-from htrain.executor.record.run_folder import Claim, RunRecord, claimed, read_record, start_record
+from htrain.executor.record.run_folder import Claim, RunRecord, claimed, read_record, require_empty, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.serving_log import ServingLog, ServingNews
 from htrain.executor.record.totals import RunTotals
@@ -98,6 +98,8 @@ def serve_plan(
             if resume:
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
             record = RunRecord(str(settings.plan_folder.resolve()), "", 1, False, settings.begin_with[1])
+            if not resume:
+                require_empty(settings.run_folder)
             start_record(settings.run_folder, record, resume=resume)
             return _serve(whole, settings, identity, network=network, pools=pools, claim=claim, tell=progress.note)
     finally:

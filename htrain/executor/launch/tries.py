@@ -21,7 +21,7 @@ from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import other_data
-from htrain.executor.record.run_folder import Claim, RunRecord, start_record
+from htrain.executor.record.run_folder import Claim, RunRecord, require_empty, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.alone import why_not_partial
@@ -128,12 +128,15 @@ class Tries:
             if resumes:
                 found = find_checkpoints(settings.run_folder)
                 settings = gone_on(job.plan, settings, identity, found, job.progress.note)
+            goes_on = resumes or job.left
+            if not goes_on and not self._retries.count:
+                require_empty(settings.run_folder)  # before its versions come, perhaps into a folder of it
             self._reopens = self._retries.count > 0
             settings, versions = published(job.plan, settings, job.beside.published)
             self._reopens = False
             stack.enter_context(closing(versions))
             if not self._retries.count:  # what stands there is this job's, and the disk may be full by now
-                start_record(settings.run_folder, record_of(job.settings), resume=resumes or job.left)
+                start_record(settings.run_folder, record_of(job.settings), resume=goes_on)
                 keep_layout(settings.run_folder, Layout.of(job.plan, str(settings.plan_folder.resolve())))
             settings, validator = prepared(
                 job.plan, settings, job.beside.validating, job.validation_data, job.progress.note

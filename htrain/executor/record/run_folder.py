@@ -211,6 +211,8 @@ def require_empty(folder: Path) -> None:
         raise UsageError(
             f"{folder}: holds a run that ended before its first checkpoint: remove it, or choose another --out"
         )
+    if held and began(folder) == "no run":
+        raise UsageError(f"{folder}: holds something that is no run ({held[0]}): choose another --out, or remove it")
     if held:
         raise UsageError(f"{folder}: already holds a run; go on with --resume {folder}, or choose another --out")
 
@@ -235,11 +237,9 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:
-    """Write run.json to a claimed folder; one that goes on has begun with what it did. Raises UsageError for a new run in a folder that is not empty, and where
-    it cannot be written."""
-    if not resume:
-        require_empty(folder)
-    elif not record.begun_with:
+    """Write run.json to a claimed folder, which is empty for a new run (`require_empty`) but for what that run itself has put there; one that goes on has begun
+    with what it did. Raises UsageError where it cannot be written."""
+    if resume and not record.begun_with:
         with suppress(CheckpointError):  # of a run that nobody has written down
             record = msgspec.structs.replace(record, begun_with=read_record(folder).begun_with)
     try:

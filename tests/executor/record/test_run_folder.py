@@ -175,13 +175,20 @@ def test_a_new_run_wants_an_empty_folder(tmp_path: Path) -> None:
         with pytest.raises(
             UsageError, match="holds a run that ended before its first checkpoint: remove it, or choose another --out"
         ):
-            start_record(tmp_path, RECORD, resume=False)
+            require_empty(tmp_path)
         start_record(tmp_path, RECORD, resume=True)
         checkpoint = tmp_path / "checkpoints" / "examples_000000000001"
         checkpoint.mkdir(parents=True)
         (checkpoint / "manifest.json").touch()
         with pytest.raises(UsageError, match="already holds a run; go on with --resume"):
             require_empty(tmp_path)
+
+
+def test_a_folder_that_holds_something_else_is_not_said_to_hold_a_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    wanted = rf"^{re.escape(str(tmp_path))}: holds something that is no run \(notes\.txt\): choose another --out, or remove it$"
+    with pytest.raises(UsageError, match=wanted):
+        require_empty(tmp_path)
 
 
 def test_a_record_that_is_damaged_or_missing_is_named(tmp_path: Path) -> None:
