@@ -11,6 +11,7 @@ from pathlib import Path
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.checkpoint import CHECKPOINT_NAME, MANIFEST, Manifest, own_manifest, read_manifest
 from htrain.executor.record.reading import unless_read
+from htrain.executor.record.run_folder import RECORD, is_owned_by_another
 from htrain.files import is_there
 
 _OURS = re.compile(r"(trainer|group_ps|sparse_ps|dense_ps)(_[0-9]+)+\.(safetensors|partial)|manifest\.partial")
@@ -104,9 +105,17 @@ def latest_checkpoint(run_folder: Path) -> tuple[Path, Manifest]:
 
 
 def no_checkpoint(run_folder: Path) -> CheckpointError:
-    """What to raise for a run that has no checkpoint to resume from."""
+    """What to raise for a folder without a checkpoint: of a run that has none yet, that has ended before, or of none."""
+    if not (is_there(run_folder / RECORD) or is_there(run_folder / "checkpoints")):
+        return CheckpointError(
+            f"{run_folder}: holds no run: want a folder that htrain run, or serve, was given by --out"
+        )
+    if is_owned_by_another(run_folder):
+        return CheckpointError(
+            f"{run_folder}: holds no complete checkpoint yet: its run goes on: wait for the first (--checkpoint-seconds says when)"
+        )
     return CheckpointError(
-        f"{run_folder}: holds no complete checkpoint: the run ended before its first; start it again without --resume"
+        f"{run_folder}: holds no complete checkpoint: its run ended before the first: remove the folder, and start again"
     )
 
 

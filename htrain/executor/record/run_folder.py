@@ -102,6 +102,13 @@ def refuse_owned(folder: Path) -> None:
         raise _owned(folder, owner)
 
 
+def is_owned_by_another(folder: Path) -> bool:
+    """Whether a run of another process owns `folder`, which lives or, on another host, may live, as far as can be told without a lock."""
+    owner = _read_owner(folder / OWNER)
+    is_ours = owner and owner.process.is_near and owner.process.pid == os.getpid()
+    return bool(owner and not is_ours and owner.process.lives is not False)
+
+
 def _claim_new(folder: Path) -> Claim:
     """Claim a folder, which others may make and remove between any two looks at it: then again."""
     tries = 0

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import resource
 import shutil
 import signal
@@ -49,10 +50,18 @@ def test_interrupted_write_is_never_the_latest_checkpoint(tmp_path: Path, manife
 
 def test_interrupted_write_alone_is_no_checkpoint(tmp_path: Path) -> None:
     folder = crash_while_saving(tmp_path, 9, manifest="manifest.partial")
-    with pytest.raises(CheckpointError, match="holds no complete checkpoint: the run ended before its first; start it"):
+    with pytest.raises(CheckpointError, match="holds no complete checkpoint: its run ended before the first: remove"):
         latest_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match=r"no complete checkpoint \(No such file or directory: manifest\.json\)"):
         read_manifest(folder)
+
+
+def test_a_folder_of_no_run_is_not_said_to_hold_one(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").touch()
+    with pytest.raises(
+        CheckpointError, match=f"^{re.escape(str(tmp_path))}: holds no run: want a folder that htrain run"
+    ):
+        latest_checkpoint(tmp_path)
 
 
 def test_saving_again_after_no_more_examples_does_not_touch_the_checkpoint_that_is_there(tmp_path: Path) -> None:
