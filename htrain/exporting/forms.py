@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from htrain.exporting.graph import Graph
-from htrain.exporting.native import add_native, operands
+from htrain.exporting.native import add_native, no_form, operands
 from htrain.net.net import BatchDim, Op
 from htrain.ops.base import constant_of, dtype_of
 
@@ -45,20 +45,39 @@ def _not_equal(graph: Graph, op: Op) -> None:
 def _modulo(graph: Graph, op: Op) -> None:
     """The sign of the result is the divisor's."""
     x, y = operands(graph, op)
-    if "float" not in graph.blob(op.outputs[0]).dtype:
+    dtype = graph.blob(op.outputs[0]).dtype
+    if "float" in dtype:
+        _remainder(graph, x, y, dtype, op.outputs[0])
+    else:
         graph.add("Mod", x, y, output=op.outputs[0])
-        return
-    whole = graph.add("Floor", graph.add("Div", x, y))
-    graph.add("Sub", x, graph.add("Mul", whole, y), output=op.outputs[0])
+
+
+def _remainder(graph: Graph, x: str, y: str, dtype: str, output: str = "") -> str:
+    """What is left of x, without an error: a quotient that is rounded may be a whole one more, or lose all of a large number's digits. The sign is y's."""
+    left, zero = graph.add("Mod", x, y, attrs={"fmod": 1}), graph.scalar(0.0, dtype)
+    negative = [graph.add("Less", value, zero) for value in (left, y)]
+    other_sign = graph.add("And", graph.add("Xor", *negative), graph.add("Not", graph.add("Equal", left, zero)))
+    return graph.add("Where", other_sign, graph.add("Add", left, y), left, output=output)
 
 
 def _floor_div(graph: Graph, op: Op) -> None:
-    """ONNX's Div of whole numbers rounds towards zero: what is divided is made a multiple first."""
+    """What is divided is made a multiple first: ONNX's Div of whole numbers rounds towards zero, and that of others may round to the next whole one."""
     x, y = operands(graph, op)
-    if "float" in graph.blob(op.outputs[0]).dtype:
-        graph.add("Floor", graph.add("Div", x, y), output=op.outputs[0])
-    else:
+    dtype = graph.blob(op.outputs[0]).dtype
+    if "float" not in dtype:
         graph.add("Div", graph.add("Sub", x, graph.add("Mod", x, y)), y, output=op.outputs[0])
+        return
+    quotient = graph.add("Round", graph.add("Div", graph.add("Sub", x, _remainder(graph, x, y, dtype)), y))
+    by_zero = graph.add("Equal", y, graph.scalar(0.0, dtype))
+    graph.add("Where", by_zero, graph.add("Div", x, y), quotient, output=op.outputs[0])
+
+
+def _product(graph: Graph, op: Op) -> None:
+    """Of truths, where both are."""
+    if graph.blob(op.outputs[0]).dtype == "bool":
+        graph.add("And", *operands(graph, op), output=op.outputs[0])
+    elif not add_native(graph, op):
+        raise no_form(op, [graph.blob(name) for name in op.inputs])
 
 
 def _prelu(graph: Graph, op: Op) -> None:
@@ -180,6 +199,7 @@ RULES: Mapping[str, Callable[[Graph, Op], None]] = {
     "Rsqrt": _rsqrt,
     "Swish": _swish,
     "NotEqual": _not_equal,
+    "Mul": _product,
     "Mod": _modulo,
     "FloorDiv": _floor_div,
     "PRelu": _prelu,

@@ -2,13 +2,22 @@
 
 from collections.abc import Callable, Mapping
 
-from htrain.errors import ModelError
-from htrain.exporting import forms, products, rows, torch_forms
+from htrain.exporting import forms, gathered, layers, products, recurrent, reductions, rows, scattered, torch_forms
 from htrain.exporting.graph import Graph
-from htrain.exporting.native import add_native
+from htrain.exporting.native import add_native, no_form
 from htrain.net.net import Net, Op
 
-RULES: Mapping[str, Callable[[Graph, Op], None]] = {**rows.RULES, **products.RULES, **forms.RULES, **torch_forms.RULES}
+RULES: Mapping[str, Callable[[Graph, Op], None]] = {
+    **rows.RULES,
+    **products.RULES,
+    **forms.RULES,
+    **gathered.RULES,
+    **layers.RULES,
+    **recurrent.RULES,
+    **reductions.RULES,
+    **scattered.RULES,
+    **torch_forms.RULES,
+}
 
 
 def lower(net: Net, row_number: Callable[[str, int], int]) -> Graph:
@@ -30,7 +39,4 @@ def _add(graph: Graph, op: Op) -> None:
     if rule:
         rule(graph, op)
     elif not add_native(graph, op):
-        seen = ", ".join(str(graph.net.blob(name)) for name in op.inputs)
-        raise ModelError(
-            f"{op.label}: has no form in ONNX for {seen or 'no input'}: export --to torch, and serve the module, or write the model without this op"
-        )
+        raise no_form(op, [graph.net.blob(name) for name in op.inputs])

@@ -5,12 +5,21 @@ from dataclasses import replace
 
 import torch
 
+from htrain.errors import ModelError
 from htrain.exporting.graph import Graph
 from htrain.net.net import Blob, Op
 from htrain.onnx_format.forms import form_of
 from htrain.onnx_format.schemas import attributes_of
 from htrain.ops import OPS
 from htrain.ops.base import dtype_of
+
+
+def no_form(op: Op, seen: Sequence[Blob]) -> ModelError:
+    """The error of an op that takes `seen`, which ONNX has no form for."""
+    given = ", ".join(map(str, seen)) or "no input"
+    return ModelError(
+        f"{op.label}: has no form in ONNX for {given}: export --to torch, and serve the module, or write the model without this op"
+    )
 
 
 def add_native(graph: Graph, op: Op) -> bool:

@@ -1,5 +1,7 @@
 """ATen ops that multiply matrices and reduce axes, and what is made of them: norms, softmax, attention."""
 
+from functools import partial
+
 import torch
 from torch import fx
 
@@ -112,13 +114,14 @@ def _variance(t: Translation, call: Call) -> None:
     t.add(call.node, "Variance", (t.blob(call.args[0]),), attrs)
 
 
-def _variance_and_mean(t: Translation, call: Call) -> None:
+def _spread_and_mean(t: Translation, call: Call, type: str) -> None:
+    """The variance, or its root, beside the mean. The root is one op: where all values are equal its gradient is 0, that of a root of 0 is no number."""
     axes, given = axes_of(call, 1), call.kwargs.get("correction")
     mixes_batch(t, call, axes)
     keep, correction = bool(argument(call, 3, "keepdim", False)), 1.0 if given is None else float(given)
     name = t.blob(call.args[0])
-    variance = t.step(call.node, "Variance", (name,), {"dim": axes, "correction": correction, "keepdim": keep})
-    t.parts[call.node] = (variance, t.step(call.node, "ReduceMean", (name,), {"axes": axes, "keepdims": keep}))
+    spread = t.step(call.node, type, (name,), {"dim": axes, "correction": correction, "keepdim": keep})
+    t.parts[call.node] = (spread, t.step(call.node, "ReduceMean", (name,), {"axes": axes, "keepdims": keep}))
 
 
 def _arg_max(t: Translation, call: Call) -> None:
@@ -260,7 +263,8 @@ MATRIX: dict[str, Handler] = {
     "min.dim": _extreme("ReduceMin", "min.dim"),
     **dict.fromkeys(("prod.dim_int", "prod.default"), _reduce("ReduceProd", 1, 2)),
     **dict.fromkeys(("var.correction", "var.dim"), _variance),
-    "var_mean.correction": _variance_and_mean,
+    "var_mean.correction": partial(_spread_and_mean, type="Variance"),
+    "std_mean.correction": partial(_spread_and_mean, type="Deviation"),
     "any.dims": _any_of("AnyAlong"),
     "all.dims": _any_of("AllAlong"),
     "logsumexp.default": _reduce("ReduceLogSumExp", 1, 2),

@@ -40,7 +40,7 @@ from htrain.ops.user_ops import whole_user_ops
 _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", "log_softmax.int", "einsum.default", "matmul.default",
          "scaled_dot_product_attention.default", "silu.default", "mish.default", "hardswish.default", "hardsigmoid.default", "elu.default",
          "leaky_relu.default", "prelu.default", "softplus.default", "dropout.default", "embedding.default", "stack.default",
-         "linalg_vector_norm.default", "var.correction", "var.dim", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
+         "linalg_vector_norm.default", "var.correction", "var.dim", "std_mean.correction", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
          "detach.default", "bernoulli.default", "index_add.default", "rrelu.default", *TORCH_OPS.values())  # fmt: skip
 _TRANSLATED = (

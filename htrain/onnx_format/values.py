@@ -52,6 +52,8 @@ def write_attribute(name: str, value: Attr, kind: type) -> AttributeProto:
     """An attribute as ONNX has it; `kind` tells a float from an int, which Python may have in its place."""
     if isinstance(value, Tensor):
         return AttributeProto(name=name, type=AttributeProto.TENSOR, t=write_tensor(value, ""))
+    if isinstance(value, tuple) and value and isinstance(value[0], str):
+        return AttributeProto(name=name, type=AttributeProto.STRINGS, strings=[word.encode() for word in value])
     if isinstance(value, tuple):
         return AttributeProto(name=name, type=AttributeProto.INTS, ints=value)
     if isinstance(value, str):

@@ -23,7 +23,7 @@ _ELEMENTWISE = {
     "Digamma": "digamma", "Erfc": "erfc", "Erfinv": "erfinv", "Exp2": "exp2", "Expm1": "expm1", "Frac": "frac", "Hardshrink": "hardshrink",
     "Hardtanh": "hardtanh", "Hypot": "hypot", "Lgamma": "lgamma", "Log10": "log10", "Log2": "log2", "LogAddExp": "logaddexp", "LogSigmoid": "log_sigmoid",
     "NanToNum": "nan_to_num", "Relu6": "relu6", "Selu": "selu", "Sinh": "sinh", "Softshrink": "softshrink", "Tan": "tan", "Threshold": "threshold",
-    "Addcmul": "addcmul", "Addcdiv": "addcdiv", "Fmod": "fmod.Tensor", "XLogY": "xlogy.Tensor", "Lerp": "lerp.Tensor", "LerpBy": "lerp.Scalar",
+    "Addcmul": "addcmul", "Addcdiv": "addcdiv", "Fmod": "fmod.Tensor", "XLogY": "xlogy.Tensor", "Lerp": "lerp.Tensor", "LerpBy": "lerp.Scalar", "Sinc": "sinc",
 }  # fmt: skip
 _OTHERS = {
     "AdaptiveAvgPool1d": "adaptive_avg_pool1d", "AdaptiveAvgPool2d": "_adaptive_avg_pool2d", "AdaptiveMaxPool2d": "adaptive_max_pool2d",

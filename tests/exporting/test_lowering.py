@@ -118,6 +118,80 @@ def test_dtypes_are_promoted_as_torch_does_and_shapes_may_name_the_batch(
         np.testing.assert_allclose(one, other.float().numpy(), rtol=1e-5)
 
 
+TENTHS = torch.arange(-30, 31).float().reshape(1, -1) / 10
+LARGE = torch.tensor([[16777213.0, -1.7e9, 3e8, 7.0]])
+
+
+@pytest.mark.parametrize("type", ["Mod", "FloorDiv", "Fmod"])
+@pytest.mark.parametrize("values", [TENTHS, LARGE], ids=["of quotients that are rounded", "of many digits"])
+@pytest.mark.parametrize("by", [0.1, -0.3, 7.0, 86400.0])
+def test_what_a_division_leaves_is_exact(type: str, values: torch.Tensor, by: float) -> None:
+    """1.0 leaves 0.0999... of a tenth in float32, as in PyTorch, and no number as large as the divisor is left of any."""
+    operands = [values, torch.full_like(values, by)]
+    builder = NetBuilder("left")
+    for i, value in enumerate(operands):
+        builder.input(Blob(f"x{i}", (B, value.shape[1]), "float32"))
+    (seen,) = run(builder.build(builder.add(type, list(builder.inputs))), operands)
+    wanted = {"Mod": torch.remainder, "FloorDiv": torch.floor_divide, "Fmod": torch.fmod}[type](*operands)
+    np.testing.assert_array_equal(seen, wanted.numpy())
+
+
+@pytest.mark.parametrize("type", ["Scatter", "ScatterAdd"])
+def test_of_more_values_than_places_the_first_are_scattered(type: str) -> None:
+    operands = (((B, 5), torch.randn), ((B, 2), torch.randint), ((B, 4), torch.randn))
+    x, source = torch.randn(3, 5), torch.randn(3, 4)
+    places = torch.tensor([[0, 3], [4, 2], [1, 0]])
+    sample = Sample(type, operands, torch.add, {"dim": 1})  # type: ignore[arg-type]
+    (seen,) = run(net_of(sample, [x, places, source]), [x, places, source])
+    wanted = x.scatter(1, places, source) if type == "Scatter" else x.scatter_add(1, places, source)
+    np.testing.assert_allclose(seen, wanted.numpy())
+
+
+def test_an_lstm_with_projections_has_no_form() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.LSTM(4, 6, proj_size=3, batch_first=True)
+    values = [
+        torch.randn(2, 5, 4),
+        torch.zeros(1, 2, 3),
+        torch.zeros(1, 2, 6),
+        *(p.detach() for p in module.parameters()),
+    ]
+    builder = NetBuilder("projected")
+    for i, value in enumerate(values):
+        batched = {0: (B, 5, 4), 1: (1, B, 3), 2: (1, B, 6)}
+        builder.input(Blob(f"x{i}", batched.get(i, tuple(value.shape)), "float32"))
+    attrs = {
+        "has_biases": True,
+        "num_layers": 1,
+        "dropout": 0.0,
+        "train": True,
+        "bidirectional": False,
+        "batch_first": True,
+    }
+    net = builder.build(builder.add("Lstm", list(builder.inputs), attrs=attrs))
+    with pytest.raises(ModelError, match=r"^Lstm '\w+' of the model itself: has no form in ONNX for "):
+        lower(net, lambda table, row: row)
+
+
+@pytest.mark.parametrize("values", [(float("nan"), float("inf"), -float("inf"), 1.5)])
+@pytest.mark.parametrize("attrs", [{}, {"nan": 0.5, "posinf": 7.0, "neginf": -3.0}])
+def test_what_is_no_number_becomes_one(values: tuple[float, ...], attrs: dict[str, Attr]) -> None:
+    x = torch.tensor([values])
+    builder = NetBuilder("numbers")
+    builder.input(Blob("x0", (B, 4), "float32"))
+    (seen,) = run(builder.build(builder.add("NanToNum", ["x0"], attrs=attrs)), [x])
+    np.testing.assert_array_equal(seen, torch.nan_to_num(x, **attrs).numpy())  # type: ignore[arg-type]
+
+
+def test_truths_are_multiplied_as_where_both_are() -> None:
+    truths = [torch.tensor([[True, True, False]]), torch.tensor([[True, False, False]])]
+    builder = NetBuilder("truths")
+    for i in range(2):
+        builder.input(Blob(f"x{i}", (B, 3), "bool"))
+    (seen,) = run(builder.build(builder.add("Mul", list(builder.inputs))), truths)
+    np.testing.assert_array_equal(seen, (truths[0] * truths[1]).numpy())
+
+
 def test_batches_of_low_precision_fcs_are_rounded_as_they_were() -> None:
     generator = torch.Generator().manual_seed(0)
     x, w, b = (torch.randn(shape, generator=generator) for shape in ((6, 32), (16, 32), (16,)))

@@ -1,5 +1,6 @@
 """Samples of PyTorch's own ops, and of norms and dropouts."""
 
+import math
 from typing import Any
 
 import torch
@@ -111,7 +112,9 @@ OF_TORCH = (
     aten("RnnRelu", ((B, 5, 4), normal), ((1, B, 3), normal), *cells(1), **RECURRENT),
     aten("Lstm", ((B, 5, 4), normal), ((1, B, 3), normal), ((1, B, 3), normal), *cells(4), **RECURRENT),
     *(aten(type, ROW, dim=1, keepdim=True) for type in ("MaxAlong", "MinAlong", "AllAlong", "AnyAlong", "ArgMin")),
-    aten("Norm", ROW, ord=1.0, dim=(1,), keepdim=False), aten("Roll", ROW, shifts=(2,), dims=(1,)),
+    *(aten("Norm", ROW, ord=power, dim=(1,), keepdim=False) for power in (1.0, 2.0, 3.0, 0.5, math.inf, -math.inf)),
+    aten("Norm", ROW, ord=0.0, dim=(1,), keepdim=True), aten("Roll", ROW, shifts=(2,), dims=(1,)), aten("Sinc", ROW),
+    aten("AvgPool2d", ((B, 2, 4, 6), normal), kernel_size=(2, 2), padding=(1, 1), divisor_override=3), aten("CDist", IMAGE, IMAGE, p=1.0),
 
 
     aten("SelectScatter", ROW, ((B,), normal), dim=1, index=2), aten("SliceScatter", ROW, ((B, 2), normal), dim=1, start=1, end=3),
