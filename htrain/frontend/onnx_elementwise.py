@@ -12,6 +12,7 @@ from htrain.frontend.onnx_weights import DTYPES
 from htrain.net.net import Attr
 
 Handler = Callable[[Graph, Operator], None]
+_SELU = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}  # as ONNX has them
 
 
 def _alias(graph: Graph, node: Operator) -> None:
@@ -233,8 +234,42 @@ def _batch_normalization(graph: Graph, node: Operator) -> None:
     graph.alias(node, x)
 
 
+def _is_infinite(graph: Graph, node: Operator) -> None:
+    """Of either sign, or of one alone."""
+    x = graph.blob(node, 0)
+    signs = [node.attributes.get_int(f"detect_{sign}", 1) for sign in ("negative", "positive")]
+    if all(signs):
+        graph.emit(node, "IsInf", (x,))
+        return
+    if not any(signs):
+        raise graph.refusal(node, "looks for infinite numbers of neither sign")
+    side = graph.step(node, "Less" if signs[0] else "Greater", (x, graph.scalar(node, 0.0, x)))
+    graph.emit(node, "And", (graph.step(node, "IsInf", (x,)), side))
+
+
+def _unary(graph: Graph, node: Operator) -> None:
+    """One that is PyTorch's op of the same name."""
+    graph.emit(node, node.op_type, graph.blobs(node))
+
+
+def _celu(graph: Graph, node: Operator) -> None:
+    graph.emit(node, "Celu", graph.blobs(node), {"alpha": node.attributes.get_float("alpha", 1.0)})
+
+
+def _selu(graph: Graph, node: Operator) -> None:
+    """By its two numbers, which files may name: those of the paper as a rule."""
+    given = {name: node.attributes.get_float(name, usual) for name, usual in _SELU.items()}
+    if any(abs(given[name] - usual) > 1e-4 for name, usual in _SELU.items()):
+        raise graph.refusal(node, f"has other numbers than the paper's, {given['alpha']:.4g} and {given['gamma']:.4g}")
+    graph.emit(node, "Selu", graph.blobs(node))
+
+
 HANDLERS: Mapping[str, Handler] = {
     "Identity": _alias,
+    "IsInf": _is_infinite,
+    **dict.fromkeys(("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan"), _unary),
+    "Celu": _celu,
+    "Selu": _selu,
     "Dropout": _dropout,
     **dict.fromkeys(_REDUCTIONS, _reduce),
     **dict.fromkeys(("Max", "Min"), _folded),

@@ -43,6 +43,9 @@ class Graph:
 
     def __init__(self, name: str, opsets: Mapping[str, int], *, stored: Mapping[str, Stored], fixed_batch: int) -> None:
         self.builder = NetBuilder(name)
+        self.builder.reserve(
+            stored
+        )  # they are declared where they are first read, behind ops that have made names of their own
         self.opsets = opsets
         self.stored = stored
         self.fixed_batch = fixed_batch

@@ -42,7 +42,20 @@ _HANDLERS: dict[str, Callable[[Graph, Operator], None]] = {
 _LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 _CURES = {
     "Loop": "export nn.EmbeddingBag as nn.Embedding and a sum, or give htrain the PyTorch module itself",
-    "Conv": "htrain compiles recommendation models, without convolutions",
+    **dict.fromkeys(
+        (
+            "Conv",
+            "GRU",
+            "LSTM",
+            "RNN",
+            "AveragePool",
+            "MaxPool",
+            "InstanceNormalization",
+            "ScatterElements",
+            "ScatterND",
+        ),
+        "give htrain the PyTorch module itself, which compiles with it",
+    ),
 }
 
 

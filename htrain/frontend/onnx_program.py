@@ -11,12 +11,14 @@ import numpy as np
 import onnx_ir as ir
 
 from htrain.errors import ModelError
+from htrain.frontend.onnx_operator import Operator
 
 _FX_NODE = "pkg.torch.onnx.fx_node"
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _INPUT = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR)\b(?: target='([^']*)')?", re.MULTILINE)
 _STORED = re.compile(r"%([pbc]_\w+)")
 _PARAMETER = "PARAMETER"
+_EMBEDDING = re.compile(r"target=torch\.ops\.aten\.embedding\.default\]\(args = \(%(p_\w+), %\w+, (\d+)[,)]")
 _LINEAR = re.compile(r"aten\.(linear|addmm)\.default")
 _CURE = "export it with torch.onnx.export(optimize=False), or give htrain the PyTorch module"
 
@@ -114,6 +116,14 @@ class Program:
                 graph, missing.removeprefix("p_"), _width(product)
             )
         _add_bias(graph, product, self.put_back[missing])
+
+
+def padding_of(node: "ir.Node | Operator") -> int:
+    """The row that a lookup of the program keeps from being trained (`padding_idx`), -1 for none: ONNX's Gather has no such thing."""
+    table = node.inputs[0]
+    found = _EMBEDDING.search(node.metadata_props.get(_FX_NODE, ""))
+    same = found is not None and table is not None and _mangled(str(table.name)) == found[1]
+    return int(found[2]) if found is not None and same else -1
 
 
 def _by_program_op(graph: ir.Graph) -> dict[str, list[ir.Node]]:

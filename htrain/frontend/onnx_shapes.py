@@ -6,7 +6,9 @@ import numpy as np
 
 from htrain.frontend.onnx_graph import PROBES, Graph, concrete
 from htrain.frontend.onnx_operator import Operator
+from htrain.frontend.onnx_program import padding_of
 from htrain.net.net import BatchDim, Dim, Shape
+from htrain.ops.padding import without_padding_gradient
 
 Handler = Callable[[Graph, Operator], None]
 _REPEATS = 1024  # each is an input of a Concat
@@ -199,19 +201,24 @@ def _slice_axis(graph: Graph, node: Operator, x: str, axis: int, bounds: Sequenc
 
 
 def _gather(graph: Graph, node: Operator) -> None:
-    """Gather from a table is a lookup, at one constant position a Select, and else a Gather."""
+    """Gather from a table is a lookup, at one constant position a Select, and else a Gather. A padding row gets no gradient, if the file tells of it."""
     axis = node.attributes.get_int("axis", 0)
     table, index = graph.operand(node, 0), graph.operand(node, 1)
     stored = graph.stored.get(str(table.name)) if table is not None else None
     x = graph.blob(node, 0)
     if stored is not None and stored.parameter.kind == "table":
-        graph.emit(node, "Embedding", (x, _ids(graph, node)), {"padding_idx": -1})
+        graph.emit(node, "Embedding", (x, _ids(graph, node)), {"padding_idx": padding_of(node)})
         return
     known = graph.known.get(str(index.name)) if index is not None else None
     if known is not None and known.constant and known.arrays[0].ndim == 0:
         graph.emit(node, "Select", (x,), {"axis": axis, "index": int(known.arrays[0])})
         return
-    graph.emit(node, "Gather", (x, _indices(graph, node, x, axis)), {"axis": axis})
+    indices, padding = _indices(graph, node, x, axis), padding_of(node)
+    if padding < 0:
+        graph.emit(node, "Gather", (x, indices), {"axis": axis})
+        return
+    rows = graph.step(node, "Gather", (x, indices), {"axis": axis})
+    graph.alias(node, without_padding_gradient(graph.builder, rows, indices, padding, module=graph.module_of(node)))
 
 
 def _ids(graph: Graph, node: Operator) -> str:
@@ -246,6 +253,20 @@ def _gather_nd(graph: Graph, node: Operator) -> None:
     flat = np.ravel_multi_index(tuple(np.moveaxis(positive, -1, 0)), sizes).astype(np.int64)
     merged = graph.reshape(node, x, (int(np.prod(sizes)), *shape[depth:]))
     graph.emit(node, "Gather", (merged, graph.constant(node, np.asarray(flat))), {"axis": 0})
+
+
+def _top_k(graph: Graph, node: Operator) -> None:
+    """The first of all in their order, and where they are: of equal ones those of lower places, which PyTorch's topk does not promise."""
+    x, k, axis = graph.blob(node, 0), graph.ints(node, 1, "k"), node.attributes.get_int("axis", -1)
+    assert k is not None
+    if not axis % graph.rank(x):
+        raise graph.refusal(node, "takes the largest of a batch")
+    node.attributes.without_effect("sorted")
+    order = {"stable": True, "dim": axis, "descending": bool(node.attributes.get_int("largest", 1))}
+    found = graph.builder.add("SortStable", (x,), attrs=order, module=graph.module_of(node))
+    first = {"axis": axis, "start": 0, "end": k[0], "step": 1}
+    for value, name in zip(node.outputs, found, strict=True):
+        graph.names[str(value.name)] = graph.step(node, "Slice", (name,), first)
 
 
 def _pad(graph: Graph, node: Operator) -> None:
@@ -299,6 +320,7 @@ HANDLERS: Mapping[str, Handler] = {
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "Pad": _pad,
+    "TopK": _top_k,
     "Trilu": _triangle,
     "OneHot": _one_hot,
 }

@@ -20,7 +20,7 @@ from htrain.frontend.captured import Captured
 from htrain.frontend.onnx_graph import concrete
 from htrain.frontend.onnx_model import end_at, read_file, value_of_logit
 from htrain.frontend.onnx_weights import array_of
-from htrain.net.net import Attr, Op, Tensor
+from htrain.net.net import Attr, Net, Op, Tensor
 from htrain.onnx_format.schemas import attributes_of
 from htrain.ops import OPS
 from htrain.ops.base import constant_of
@@ -29,7 +29,7 @@ from htrain.self_check.check import check
 from htrain.self_check.evaluation import Evaluated
 from htrain.self_check.lazy_tables import Leaf, read
 from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
-from htrain.self_check.values import PERIOD, Values
+from htrain.self_check.values import PERIOD, Table, Values
 from htrain.spec.options import Options
 
 Tensors = Mapping[str, torch.Tensor]
@@ -65,7 +65,11 @@ class OnnxReference:
         self._given = {
             o.name: (name, o) for name, found in captured.origins.items() if _is_drawn(captured, name) for o in found
         }
-        tables = {o for o, (name, _) in self._given.items() if captured.net.parameters[name].kind == "table"}
+        tables = {
+            o: _padding_of(captured.net, name)
+            for o, (name, _) in self._given.items()
+            if captured.net.parameters[name].kind == "table"
+        }
         _open(model.graph, set(self._given), tables)
         self._evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=_user_ops(model.graph))
 
@@ -83,13 +87,29 @@ class OnnxReference:
         return Outcome(float(total), outputs, self._gradients(values, inputs, label, loss, probability=probability))
 
     def _outputs(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        for name, found in self._captured.origins.items():
+            if name in values.tables and found and values.tables[name].zero_rows != self._first(values, found[0].name):
+                raise ValueError(f"'{name}' is stored with a table of another padding row")
         feeds = {name: value.numpy() for name, value in inputs.items()}
         for tensor, (name, origin) in self._given.items():
-            value = values.tables[name].base if name in values.tables else values.dense[name]
+            value = self._held(values.tables[name], name) if name in values.tables else values.dense[name]
             feeds[tensor] = (value.t() if origin.transposed else value).numpy()
         with np.errstate(all="ignore"):
             (result,) = self._evaluator.run([self._output], feeds)
         return torch.from_numpy(np.asarray(result)).reshape(-1).float()
+
+    def _first(self, values: Values, tensor: str) -> frozenset[int]:
+        """The rows of zeros of the table for which a tensor of the file is given."""
+        return values.tables[self._given[tensor][0]].zero_rows
+
+    def _held(self, table: Table, name: str) -> torch.Tensor:
+        """A table as the evaluator reads it: its rows, or of many those that repeat, and behind them its padding row."""
+        padding = _padding_of(self._captured.net, name)
+        ids = torch.arange(min(table.num_rows, PERIOD))
+        rows = table.base[ids] if table.num_rows > PERIOD else table.rows(ids)
+        if padding < 0 or table.num_rows <= PERIOD:
+            return rows
+        return torch.cat([rows, table.rows(torch.tensor([padding]))])
 
     def _gradients(
         self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool
@@ -107,6 +127,10 @@ class OnnxReference:
                     leaf, places = read(values.tables[table], known[op.inputs[1]])
                     leaves.setdefault(table, []).append(leaf)
                     results = OPS[op.type].run(op, [leaf[1], places], len(label))
+                    padded = torch.eq(known[op.inputs[1]], int(str(op.attrs["padding_idx"]))).unsqueeze(-1)
+                    results = tuple(torch.where(padded, rows.detach(), rows) for rows in results)
+                elif op.type == "Detach":  # behind a padding row of a weight
+                    results = (known[op.inputs[0]].detach(),)
                 else:
                     results = OPS[op.type].run(op, [known[name] for name in op.inputs], len(label))
                 known.update(zip(op.outputs, results, strict=True))
@@ -161,8 +185,16 @@ def _is_drawn(captured: Captured, name: str) -> bool:
     return parameter.trained or parameter.kind == "table"
 
 
-def _open(graph: ir.Graph, given: set[str], tables: set[str]) -> None:
-    """Take out what is given at each run; ids become those of a table of `PERIOD` rows, where it has more."""
+def _padding_of(net: Net, table: str) -> int:
+    """The row of a table that no lookup steps, -1 for none: zeros, as it may start, are read for its id alone."""
+    return max(
+        (row for op in net.ops if table in op.inputs and isinstance(row := op.attrs.get("padding_idx"), int)),
+        default=-1,
+    )
+
+
+def _open(graph: ir.Graph, given: set[str], tables: Mapping[str, int]) -> None:
+    """Take out what is given at each run; ids become those of a table of `PERIOD` rows, where it has more. `tables` have each its padding row, -1 for none."""
     for node in list(graph):
         if node.op_type == "Constant" and str(node.outputs[0].name) in given:
             graph.remove(node)
@@ -170,21 +202,26 @@ def _open(graph: ir.Graph, given: set[str], tables: set[str]) -> None:
     for name in given & graph.initializers.keys():
         value = graph.initializers[name]
         if name in tables and value.shape is not None and int(value.shape[0]) > PERIOD:
-            _repeat(graph, value, period)
+            _repeat(graph, value, period, tables[name])
         del graph.initializers[name]
     for value in graph.initializers.values():
         value.const_value = ir.tensor(np.array(array_of(value)), name=value.name)  # the evaluator reads no other files
 
 
-def _repeat(graph: ir.Graph, table: ir.Value, period: ir.Value) -> None:
-    """Every lookup in `table` by its ids modulo `PERIOD`."""
+def _repeat(graph: ir.Graph, table: ir.Value, period: ir.Value, padding: int) -> None:
+    """Every lookup in `table` by its ids modulo `PERIOD`, by `PERIOD` itself where the id is the padding row's."""
     if period.name not in graph.initializers:
         graph.register_initializer(period)
+    row = ir.Value(name=f"{table.name}_htrain_padding", const_value=ir.tensor(np.array(padding, np.int64)))
+    graph.register_initializer(row)
     for use in list(table.uses()):
         lookup, ids = use.node, use.node.inputs[1]
         wide = ir.node("Cast", [ids], attributes={"to": ir.DataType.INT64})
         short = ir.node("Mod", [wide.outputs[0], period])
-        for i, node in enumerate((wide, short)):
+        padded = ir.node("Equal", [wide.outputs[0], row])
+        found = ir.node("Where", [padded.outputs[0], period, short.outputs[0]])
+        nodes = (wide, short, padded, found)
+        for i, node in enumerate(nodes):
             node.outputs[0].name = f"{lookup.outputs[0].name}_htrain_{i}"
-        graph.insert_before(lookup, [wide, short])
-        lookup.replace_input_with(1, short.outputs[0])
+        graph.insert_before(lookup, nodes)
+        lookup.replace_input_with(1, found.outputs[0])

@@ -88,6 +88,14 @@ CASES: list[tuple[str, str, Arrays]] = [
     *((TWO, f"y = {op}(x, z)", {}) for op in ("Add", "Div", "Mul", "Sub", "Max", "Min", "Sum", "Mean")),
     *((X, f"y = {op} <keepdims = 0> (x, a)", {"a": ints(1)}) for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")),
     *((X, f"y = {op} (x, a)", {"a": ints(-1)}) for op in ("ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSumSquare")),
+    *((X, f"y = {op}(x)", {}) for op in ("Asinh", "Atan", "Celu", "Cosh", "Selu", "Sinh", "Tan")),
+    *((X, f"t = Tanh(x) y = {op}(t)", {}) for op in ("Acos", "Asin", "Atanh")),
+    (X, "e = Exp(x) t = Add(e, one) y = Acosh(t)", {"one": np.float32(1)}),
+    *((X, f"a = Greater(x, o) b = Less(x, m) p = Where(a, i, x) q = Where(b, j, p) n = IsInf{signs}(q) y = Where(n, o, x)",
+       {"o": np.float32(0.3), "m": np.float32(-0.3), "i": np.float32(np.inf), "j": np.float32(-np.inf)})
+      for signs in ("", " <detect_negative = 0>", " <detect_positive = 0>")),
+    (X, "y, i = TopK <axis = 1> (x, k)", {"k": ints(2)}),
+    (X, "v, i = TopK <largest = 0> (x, k) y = GatherElements <axis = 1> (x, i)", {"k": ints(3)}),
     (X, "s = Mul(x, x) y = ReduceLogSum <keepdims = 0> (s, a)", {"a": ints(1)}),
     (X, "y = ReduceSum <noop_with_empty_axes = 1> (x)", {}),
     (CUBE, "y = ReduceMean <keepdims = 0> (x, a)", {"a": ints(1, 2)}),
@@ -227,3 +235,27 @@ def test_an_attribute_that_is_left_out_is_the_number_that_onnx_says_and_not_the_
 ) -> None:
     captured = agree(model_of(X, f"y = {type}(x)", {}), tmp_path / "m.onnx")
     assert [dict(op.attrs) for op in captured.net.ops] == [attrs]
+
+
+def test_a_weight_that_is_called_as_ops_are_by_htrain_keeps_its_name(tmp_path: Path) -> None:
+    """It is first read behind ops that have made names of their own."""
+    body = "a = Slice(x, s, e, one) b = Slice(x, e, f, one) c = Concat <axis = 1> (b, a) d = Mul(c, slice_1) y = Add(d, concat)"
+    graph = parser.parse_graph(f"g (float[B,4] x) => (float y) {{ {body} }}")
+    held = {"s": ints(0), "e": ints(2), "f": ints(4), "one": ints(1), "slice_1": floats(4), "concat": floats(4)}
+    graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in held.items())
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    captured = agree(model, tmp_path / "m.onnx")
+    assert set(captured.net.parameters) == {"slice_1", "concat"}
+
+
+def test_the_largest_of_a_batch_and_other_numbers_than_the_papers_are_refused(tmp_path: Path) -> None:
+    for body, said in (
+        ("y, i = TopK <axis = 0> (x, k)", "takes the largest of a batch"),
+        ("y = Selu <alpha = 2.0> (x)", "has other numbers than the paper's, 2 and 1.051"),
+    ):
+        graph = parser.parse_graph(f"g {X} {{ {body} }}")
+        graph.initializer.append(numpy_helper.from_array(ints(2), "k"))
+        path = tmp_path / "m.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+        with pytest.raises(ModelError, match=said):
+            capture_onnx(path)

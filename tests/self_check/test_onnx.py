@@ -21,7 +21,10 @@ from htrain.frontend.onnx_operator import Operator
 from htrain.self_check.capture import capture_model
 from htrain.self_check.check import check
 from htrain.self_check.onnx_reference import check_file
+from htrain.self_check.ours import Ours
+from htrain.self_check.outcome import Rows
 from htrain.self_check.torch_reference import TorchReference
+from htrain.self_check.values import Table, Values
 from htrain.spec.options import Options
 
 pytestmark = pytest.mark.filterwarnings(
@@ -44,6 +47,44 @@ def saved(path: Path, signature: str, body: str, initializers: Mapping[str, NDAr
 
 def compare(path: Path, *, logit: str = "", options: Options = Options()) -> tuple[str, ...]:  # noqa: B008  frozen
     return check_file(capture_onnx(path, logit=logit), path, logit, options)
+
+
+class Padded(nn.Module):
+    """Lookups with padding rows, of tables that are large, that repeat in the self-check, and that are small, zeros or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items, self.small = nn.Embedding(4000, 4, padding_idx=0), nn.Embedding(30, 4, padding_idx=2)
+        self.kept, self.free = nn.Embedding(1100, 4, padding_idx=-1), nn.Embedding(1200, 4)
+        nn.init.normal_(self.kept.weight)
+        self.linear = nn.ModuleList(nn.Embedding(1300, 1, padding_idx=p) for p in (0, None))
+        for table in self.linear:
+            nn.init.zeros_(table.weight)  # type: ignore[arg-type]
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        seen = [table(i) for table in (self.items, self.kept, self.free)] + [self.small(i % 30)]
+        return torch.stack(seen).sum((0, 2)).tanh().sum(1) + sum(table(i).sum((1, 2)) for table in self.linear)
+
+
+def test_a_padding_row_that_torchs_exporter_tells_of_gets_no_gradient(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, path = Padded(), tmp_path / "m.onnx"
+    ids = torch.tensor([[0, 1, 1099, 2], [5, 0, 32, 1099], [2, 2, 1009, 0]])
+    torch.onnx.export(module, (ids,), path, dynamo=True, verbose=False, input_names=["i"], dynamic_shapes=({0: torch.export.Dim("batch")},))  # fmt: skip
+    captured = capture_onnx(path)
+    check_file(captured, path, "", Options())
+    values = Values(
+        {n: v for n, v in captured.values.items() if captured.net.parameters[n].kind != "table"},
+        {n: Table(len(v), v) for n, v in captured.values.items() if captured.net.parameters[n].kind == "table"},
+    )
+    label = torch.tensor([0.0, 1.0, 1.0])
+    seen = Ours(captured, Options()).run(values, {"i": ids}, label)
+    nn.functional.binary_cross_entropy_with_logits(module(ids), label).backward()
+    for name, parameter in module.named_parameters():
+        found = seen.gradients.get(name, seen.gradients.get(f"linear.0.weight@p_{name.replace('.', '_')}"))
+        dense = torch.zeros_like(parameter).index_add_(0, found.ids, found.rows) if isinstance(found, Rows) else found
+        assert parameter.grad is not None
+        torch.testing.assert_close(dense, parameter.grad)
 
 
 class Mix(nn.Module):
