@@ -5,6 +5,7 @@ batch, or the first of them says "this example": `x[arange(B)[:, None], places]`
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
 
 import torch
@@ -83,28 +84,46 @@ def _examples(t: Translation, call: Call, axis: int, index: Index) -> None:
 def _flat(t: Translation, call: Call, indices: Sequence[Index], sizes: Sequence[int]) -> str | torch.Tensor:
     """The places in row-major order that indices of several dimensions stand for: a constant where they are, or else a blob.
 
-    Places below 0 count from the end; a single index that is computed is taken as it is.
+    Places below 0 count from the end. One that is beyond its dimension is made one beyond all, which no lookup has: it would be another's.
     """
     if all(isinstance(index, torch.Tensor) for index in indices):
         flat = torch.zeros((), dtype=torch.int64)
         for index, size in zip(indices, sizes, strict=True):
             assert isinstance(index, torch.Tensor)
-            flat = flat * size + index % size
+            flat = flat * size + _checked(t, call, index, size)
         return flat
-    if len(indices) == 1:
-        return _named(t, call, indices[0])
-    name = _within(t, call, indices[0], sizes[0])
-    for index, size in zip(indices[1:], sizes[1:], strict=True):
-        rows = t.step(call.node, "Mul", (name, t.blob(size)))
-        name = t.step(call.node, "Add", (rows, _within(t, call, index, size)))
-    return name
+    parts = [_within(t, call, index, size) for index, size in zip(indices, sizes, strict=True)]
+    name = parts[0]
+    for part, size in zip(parts[1:], sizes[1:], strict=True):
+        name = t.step(call.node, "Add", (t.step(call.node, "Mul", (name, t.blob(size))), part))
+    if len(parts) == 1:
+        return name
+    computed = [
+        (part, size) for part, index, size in zip(parts, indices, sizes, strict=True) if isinstance(index, fx.Node)
+    ]
+    beyond = [
+        t.step(call.node, "NotEqual", (part, t.step(call.node, "Mod", (part, t.blob(size))))) for part, size in computed
+    ]
+    return t.step(
+        call.node, "Where", (reduce(lambda x, y: t.step(call.node, "Or", (x, y)), beyond), t.blob(prod(sizes)), name)
+    )
 
 
 def _within(t: Translation, call: Call, index: Index, size: int) -> str:
-    """A dimension's index from 0 on."""
+    """A dimension's index from 0 on. What is beyond the dimension stays so."""
     if isinstance(index, torch.Tensor):
-        return _named(t, call, index % size)
-    return t.step(call.node, "Mod", (_named(t, call, index), t.blob(size)))
+        return _named(t, call, _checked(t, call, index, size))
+    name = _named(t, call, index)
+    from_end = t.step(call.node, "Add", (name, t.blob(size)))
+    return t.step(call.node, "Where", (t.step(call.node, "Less", (name, t.blob(0))), from_end, name))
+
+
+def _checked(t: Translation, call: Call, index: torch.Tensor, size: int) -> torch.Tensor:
+    """Constant places from 0 on. Raises ModelError for one that a dimension of `size` has not: torch.export looks at no value."""
+    beyond = index[(index < -size) | (index >= size)]
+    if len(beyond):
+        raise refuse(t, call, f"a dimension of {size} has no place {int(beyond[0])}")
+    return index % size
 
 
 def _named(t: Translation, call: Call, index: Index | str) -> str:
@@ -182,7 +201,7 @@ def _of_batch(t: Translation, call: Call, index: Index) -> str:
 
 
 def _only(t: Translation, call: Call, index: Index, size: int) -> str | torch.Tensor:
-    return index % size if isinstance(index, torch.Tensor) else _within(t, call, index, size)
+    return _checked(t, call, index, size) if isinstance(index, torch.Tensor) else _within(t, call, index, size)
 
 
 def _broadcast(t: Translation, call: Call, indices: Sequence[Index]) -> tuple[Dim, ...]:

@@ -17,7 +17,7 @@ from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass
 from onnxscript import optimizer
 
 from htrain.errors import ModelError
-from htrain.frontend import onnx_elementwise, onnx_matrix, onnx_shapes
+from htrain.frontend import onnx_elementwise, onnx_gathers, onnx_matrix, onnx_shapes
 from htrain.frontend.captured import Captured, Origin, without_gradients
 from htrain.frontend.onnx_batch import check_examples_apart, open_batch
 from htrain.frontend.onnx_graph import GROWING, Graph, Known, label
@@ -38,6 +38,7 @@ _HANDLERS: dict[str, Callable[[Graph, Operator], None]] = {
     **onnx_elementwise.HANDLERS,
     **onnx_matrix.HANDLERS,
     **onnx_shapes.HANDLERS,
+    **onnx_gathers.HANDLERS,
 }
 _LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 _CURES = {
@@ -168,6 +169,7 @@ def _translate(
         if value.name not in stored:
             array = array_of(value)
             graph.known[str(value.name)] = Known((array, array))
+    graph.done.update(onnx_gathers.parts_of_places(nodes))
     try:
         for node in nodes:
             _translate_node(graph, node)

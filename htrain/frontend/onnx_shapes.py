@@ -6,9 +6,7 @@ import numpy as np
 
 from htrain.frontend.onnx_graph import PROBES, Graph, concrete
 from htrain.frontend.onnx_operator import Operator
-from htrain.frontend.onnx_program import padding_of
 from htrain.net.net import BatchDim, Dim, Shape
-from htrain.ops.padding import without_padding_gradient
 
 Handler = Callable[[Graph, Operator], None]
 _REPEATS = 1024  # each is an input of a Concat
@@ -200,61 +198,6 @@ def _slice_axis(graph: Graph, node: Operator, x: str, axis: int, bounds: Sequenc
     return graph.step(node, "Slice", (flipped,), attrs)
 
 
-def _gather(graph: Graph, node: Operator) -> None:
-    """Gather from a table is a lookup, at one constant position a Select, and else a Gather. A padding row gets no gradient, if the file tells of it."""
-    axis = node.attributes.get_int("axis", 0)
-    table, index = graph.operand(node, 0), graph.operand(node, 1)
-    stored = graph.stored.get(str(table.name)) if table is not None else None
-    x = graph.blob(node, 0)
-    if stored is not None and stored.parameter.kind == "table":
-        graph.emit(node, "Embedding", (x, _ids(graph, node)), {"padding_idx": padding_of(node)})
-        return
-    known = graph.known.get(str(index.name)) if index is not None else None
-    if known is not None and known.constant and known.arrays[0].ndim == 0:
-        graph.emit(node, "Select", (x,), {"axis": axis, "index": int(known.arrays[0])})
-        return
-    indices, padding = _indices(graph, node, x, axis), padding_of(node)
-    if padding < 0:
-        graph.emit(node, "Gather", (x, indices), {"axis": axis})
-        return
-    rows = graph.step(node, "Gather", (x, indices), {"axis": axis})
-    graph.alias(node, without_padding_gradient(graph.builder, rows, indices, padding, module=graph.module_of(node)))
-
-
-def _ids(graph: Graph, node: Operator) -> str:
-    ids = graph.blob(node, 1)
-    return ids if graph.builder.blob(ids).dtype == "int64" else graph.step(node, "Cast", (ids,), {"to": "int64"})
-
-
-def _indices(graph: Graph, node: Operator, x: str, axis: int) -> str:
-    """Indices from 0 on: constant ones may count from the end."""
-    index = graph.operand(node, 1)
-    known = graph.known.get(str(index.name)) if index is not None else None
-    size = graph.shape(x)[axis]
-    if known is None or not known.constant or not isinstance(size, int):
-        return _ids(graph, node)
-    return graph.constant(node, np.where(known.arrays[0] < 0, known.arrays[0] + size, known.arrays[0]).astype(np.int64))
-
-
-def _gather_elements(graph: Graph, node: Operator) -> None:
-    x, axis = graph.blob(node, 0), node.attributes.get_int("axis", 0)
-    graph.emit(node, "GatherElements", (x, _indices(graph, node, x, axis)), {"axis": axis})
-
-
-def _gather_nd(graph: Graph, node: Operator) -> None:
-    """With constant indices into leading dimensions of fixed size, a Gather from these dimensions as one."""
-    x, indices = graph.blob(node, 0), graph.array(node, 1)
-    assert indices is not None
-    depth, shape = indices.shape[-1], graph.shape(x)
-    sizes = [dim for dim in shape[:depth] if isinstance(dim, int)]
-    if node.attributes.get_int("batch_dims", 0) or len(sizes) < depth:
-        raise graph.refusal(node, "gathers along the batch")
-    positive = np.where(indices < 0, indices + np.array(sizes), indices)
-    flat = np.ravel_multi_index(tuple(np.moveaxis(positive, -1, 0)), sizes).astype(np.int64)
-    merged = graph.reshape(node, x, (int(np.prod(sizes)), *shape[depth:]))
-    graph.emit(node, "Gather", (merged, graph.constant(node, np.asarray(flat))), {"axis": 0})
-
-
 def _top_k(graph: Graph, node: Operator) -> None:
     """The first of all in their order, and where they are: of equal ones those of lower places, which PyTorch's topk does not promise."""
     x, k, axis = graph.blob(node, 0), graph.ints(node, 1, "k"), node.attributes.get_int("axis", -1)
@@ -316,9 +259,6 @@ HANDLERS: Mapping[str, Handler] = {
     "Concat": _concat,
     "Split": _split,
     "Slice": _slice,
-    "Gather": _gather,
-    "GatherElements": _gather_elements,
-    "GatherND": _gather_nd,
     "Pad": _pad,
     "TopK": _top_k,
     "Trilu": _triangle,

@@ -152,13 +152,21 @@ def _is_table(
     shape = _shape(value)
     if not uses or not is_floating(value) or len(shape) != 2 or shape[0] < table_rows:
         return False
-    return all(
-        node.op_type == "Gather"
-        and index == 0
-        and node.attributes.get_int("axis", 0) % 2 == 0
-        and node.inputs[1] in dynamic
-        for node, index in uses
-    )
+    return all(_looks_up(node, index) and node.inputs[1] in dynamic for node, index in uses)
+
+
+def _looks_up(node: ir.Node, index: int) -> bool:
+    """Whether a node takes whole rows of the matrix that is its input `index`: Gather, or GatherND by single places (`table[ids]` of a module)."""
+    if index or node.op_type not in ("Gather", "GatherND"):
+        return False
+    if node.op_type == "Gather":
+        return node.attributes.get_int("axis", 0) % 2 == 0
+    ids = node.inputs[1]
+    maker = ids.producer() if ids is not None else None
+    if node.attributes.get_int("batch_dims", 0) or maker is None or maker.op_type != "Unsqueeze":
+        return False
+    axes = maker.inputs[1] if len(maker.inputs) > 1 else None
+    return axes is not None and axes.const_value is not None and axes.const_value.numpy().tolist() == [-1]
 
 
 def is_weight(value: ir.Value, uses: Sequence[tuple[ir.Node, int]], nodes: Collection[ir.Node]) -> bool:

@@ -96,6 +96,12 @@ def whole_bags() -> Iterator[None]:
             return _bounded_bag(weight, input, mode, max_norm, norm_type)
         if mode == "max":
             return _largest_of_bag(weight, input, padding_idx)
+        if (
+            include_last_offset and offsets is not None
+        ):  # one bag fewer than starts, which torch.export takes for another batch size
+            raise ModelError(
+                "an EmbeddingBag with include_last_offset=True cannot be compiled: a bag input has where each list starts, and no end: build it without"
+            )
         padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
         return torch.ops.htrain.embedding_bag(
             weight, input, offsets, per_sample_weights, mode, padding, include_last_offset

@@ -11,6 +11,8 @@ from htrain.data import CRITEO
 from htrain.errors import ModelError
 from htrain.frontend.torch_model import capture
 from htrain.self_check.capture import capture_model
+from htrain.self_check.ours import Ours
+from htrain.self_check.values import Table, Values
 from htrain.spec.options import Options
 
 Forward = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -88,6 +90,9 @@ FORWARDS: dict[str, Forward] = {
     "flat places": lambda m, rows, ids: rows[each(rows).repeat_interleave(2), (ids[:, :2] % 4).flatten()].square(),
     "places of places": lambda m, rows, ids: rows[each(rows)[:, None, None], (ids % 4)[:, :, None], torch.arange(2)].square(),
     "a list for the length": lambda m, rows, ids: rows[[torch.arange(len(ids)), ids[:, 0] % 4]],
+    "computed places from the end": lambda m, rows, ids: rows[each(rows)[:, None], (ids % 8) - 4],
+    "the last of each": lambda m, rows, ids: rows[each(rows), (ids > 20).sum(1) - 1],
+    "places of a weight from the end": lambda m, rows, ids: m.top.weight[0][(ids % 4) - 4] + UPPER.float()[(ids % 4) - 4, (ids % 8) - 4],
     "two computed places of a table": lambda m, rows, ids: m.rows.weight.view(5, 10, 4)[ids % 5, ids % 10].square(),
     "examples themselves": lambda m, rows, ids: rows[each(rows)].square(),
     "a mask in a buffer": lambda m, rows, ids: torch.masked_select(dots(rows), m.upper).view(-1, 6).square(),
@@ -136,6 +141,36 @@ def check(*then: Forward, of_others: bool = False) -> None:
     )
     assert model.compare(Options()) == ()
     assert any("depend on each other" in note for note in model.captured.notes) == of_others
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        lambda m, rows, ids: rows[each(rows), ids[:, 0]],
+        lambda m, rows, ids: m.top.weight[0][ids],
+        lambda m, rows, ids: UPPER.float()[ids % 4, ids] * m.top.weight[0],
+        lambda m, rows, ids: m.rows.weight.view(5, 10, 4)[ids, ids % 10],
+    ],
+)
+@pytest.mark.parametrize("place", [4, 5, -6, 9])
+def test_a_place_that_is_not_there_is_an_error(then: Forward, place: int) -> None:
+    """It was another's, modulo the size."""
+    model = Indexed(then)
+    ours = Ours(capture(model, {"ids": torch.zeros(3, 4, dtype=torch.int64)}), Options())
+    values = Values(dict(model.named_parameters()), {"rows.weight": Table(50, model.rows.weight.detach())})
+    ids = torch.tensor([[0, 1, 2, 3], [3, 3, 0, 1]])
+    ours.run(values, {"ids": ids}, torch.zeros(2))
+    ids[1, 0] = place
+    if place == 4 and "view" in then.__code__.co_names:
+        return  # there it is
+    with pytest.raises((ModelError, IndexError)):
+        ours.run(values, {"ids": ids}, torch.zeros(2))
+
+
+def test_a_constant_place_that_is_not_there_is_refused() -> None:
+    forward = Indexed(lambda m, rows, ids: rows[:, torch.tensor([0, 4])])
+    with pytest.raises(ModelError, match="a dimension of 4 has no place 4"):
+        capture(forward, {"ids": torch.zeros(3, 4, dtype=torch.int64)})
 
 
 REFUSED: dict[str, tuple[Forward, str]] = {

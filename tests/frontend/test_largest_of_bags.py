@@ -67,3 +67,21 @@ def test_lists_by_offsets_are_refused() -> None:
     inputs = {"ids": torch.zeros(8, dtype=torch.int64), "ids_offsets": torch.arange(4) * 2}
     with pytest.raises(ModelError, match=r"mode='max' over lists by offsets cannot be compiled: give it ids\[B,W\]"):
         capture(Lists(), inputs)
+
+
+def test_bags_with_the_end_of_the_last_are_refused_with_what_to_do() -> None:
+    """torch.export takes the bags, one fewer than starts, for a batch of another size."""
+
+    class Closed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags, self.top = nn.EmbeddingBag(6, 2, mode="sum", include_last_offset=True), nn.Linear(2, 1)
+
+        def forward(self, tags: torch.Tensor, tags_offsets: torch.Tensor) -> torch.Tensor:
+            return self.top(self.bags(tags, tags_offsets)).squeeze(1)
+
+    bags = {"tags": torch.zeros(8, dtype=torch.int64), "tags_offsets": torch.arange(4) * 2}
+    with pytest.raises(
+        ModelError, match=r"an EmbeddingBag with include_last_offset=True cannot be compiled: .*: build it without"
+    ):
+        capture(Closed(), bags)

@@ -167,6 +167,18 @@ CASES: list[tuple[str, str, Arrays]] = [
     ("(float[B,4] x, int64[B,2] i) => (float y)", "y = GatherElements <axis = 1> (x, i)", {}),
     ("(float[B,4] x, int32[B,2] i) => (float y)", "t = Gather(w, i) y = ReduceSum(t, a)", {"w": floats(4, 6), "a": ints(1)}),
     (CUBE, "t = Transpose <perm = [1, 2, 0]> (x) g = GatherND(t, i) y = Transpose(g)", {"i": ints(0, 1, 2, -1).reshape(2, 2)}),
+    ("(int64[B,2] i) => (float y)", "u = Unsqueeze(i, a) y = GatherND(w, u)", {"w": floats(4, 6), "a": ints(-1)}),
+    ("(int64[B,2] i) => (float y)", "y = GatherND(w, i)", {"w": floats(4, 5, 3)}),
+    ("(int64[B,2] i) => (float y)", "m = Sub(i, four) y = GatherND(w, m)", {"w": floats(4, 5, 3), "four": np.array(4)}),
+    ("(int32[B,2] i) => (float y)", "a, b = Split <axis = 1, num_outputs = 2> (i) u = Unsqueeze(a, z) v = Unsqueeze(b, z) "
+     "c = Concat <axis = -1> (v, u) y = GatherND(w, c)",
+     {"w": floats(4, 5, 3), "z": ints(-1)}),
+    *(("(float[B,4,3] x, int64[B] i) => (float y)",
+       f"n = Shape <end = 1> (x) s = Squeeze(n) r = Range(zero, s, one) m = Sub(i, {back}) u = Unsqueeze(r, a) v = Unsqueeze(m, a) "
+       "c = Concat <axis = -1> (u, v) y = GatherND(x, c)", {"zero": np.array(0), "one": np.array(1), "a": ints(-1), "four": np.array(4)})
+      for back in ("zero", "four")),
+    ("(float[B,4,3] x, int64[B,1] i) => (float y)", "y = GatherND <batch_dims = 1> (x, i)", {}),
+    ("(float[B,4,4] x, int64[B,3,2] i) => (float y)", "y = GatherND <batch_dims = 1> (x, i)", {}),
     (CUBE, "y = Pad(x, p, v)", {"p": ints(0, 1, 2, 0, 0, 1), "v": np.float32(7)}),
     (CUBE, "y = Pad(x, p, , a)", {"p": ints(1, 2), "a": ints(-1)}),
     (CUBE, "y = Trilu <upper = 0> (x, k)", {"k": np.array(-1)}),

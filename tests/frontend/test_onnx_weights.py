@@ -74,6 +74,16 @@ def test_a_table_is_what_gather_alone_reads_by_ids_of_an_input(tmp_path: Path) -
     assert capture_onnx(path, table_rows=1001).net.parameters["t"].kind == "weight"
 
 
+def test_a_table_is_what_gather_nd_reads_by_single_ids(tmp_path: Path) -> None:
+    """As torch's exporter writes `table[ids]` of a module."""
+    held = {"t": floats(1000, 2), "last": np.array([-1]), "pair": floats(1000, 2), "first": np.array([0])}
+    path = saved(tmp_path / "m.onnx", LOOKUP, "u = Unsqueeze(i, last) y = GatherND(t, u)", held)
+    assert kinds(path) == {"t": "table"}
+    assert capture_onnx(path).net.ops[-1].type == "Embedding"
+    two = "(int64[B,2] i) => (float[B] y)"
+    assert kinds(saved(tmp_path / "n.onnx", two, "y = GatherND(pair, i)", held)) == {"pair": "weight"}
+
+
 def test_a_table_that_a_product_reads_too_is_a_weight(tmp_path: Path) -> None:
     body = "r = Gather(t, i) u = Transpose(t) s = MatMul(r, u) y = MatMul(s, t)"
     assert kinds(saved(tmp_path / "m.onnx", LOOKUP, body, {"t": floats(1000, 2)})) == {"t": "weight"}
