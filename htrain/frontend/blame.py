@@ -7,20 +7,21 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _CAPTURE = os.path.join(os.path.dirname(__file__), "torch_export.py")
-_OTHERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+_OTHERS = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, np.__file__, __file__))
 
 
 def place_of(model: nn.Module, error: BaseException) -> str:
     """Where in the model `error` came up, by its traceback: ` (in module 'top.0', model.py:31)`, or "" where it does
     not say.
 
-    It is the innermost op or module that ran, and the innermost line that is neither torch's nor htrain's.
+    It is the innermost op or module that ran, and the innermost line that is neither torch's, NumPy's nor htrain's.
     """
     paths = {id(module): path for path, module in model.named_modules()}
     place = line = ""
@@ -68,7 +69,7 @@ def noted_guards() -> Iterator[list[str]]:
 
 
 def _users_line(frame: FrameType | None) -> str:
-    """The innermost line that is neither torch's nor htrain's nor Python's own; "" where there is none within a capture."""
+    """The innermost line that is neither torch's, NumPy's, htrain's nor Python's own; "" where there is none within a capture."""
     while frame is not None and not frame.f_code.co_filename.endswith(_CAPTURE):
         name = frame.f_code.co_filename
         if not name.startswith(_OTHERS) and (not name.startswith(_PYTHON) or "site-packages" in name):

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -286,3 +287,12 @@ def test_an_init_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(body + "    m.forward = lambda dense: m[0](dense)\n    return m\n")
     with pytest.raises(ModelError, match=r"^parameter '0.weight' starts from constant\(nan\): give it finite values"):
         capture_model(f"{tmp_path}/m.py", schema=CRITEO, example_inputs={}, logit="", label="")
+
+
+def test_the_line_is_the_users_where_numpy_has_asked_for_the_size() -> None:
+    def tiled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.from_numpy(np.tile(np.ones(4, np.float32), [x.shape[0], 1]))
+
+    line = inspect.getsourcelines(tiled)[1] + 1
+    with pytest.raises(ModelError, match=rf"fixes the batch dimension: .*\({re.escape(__file__)}:{line}\)$"):
+        capture(Model(tiled), X)
