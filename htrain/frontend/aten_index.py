@@ -20,6 +20,7 @@ from htrain.net.net import Attr, BatchDim, Dim
 Index = (
     fx.Node | torch.Tensor | None
 )  # of one dimension: a node that depends on an input, or the value of one that does not
+_NONE = 1 << 62  # a place that no batch has
 _OF_EXAMPLES = (
     "several index tensors must run over adjacent dimensions other than the batch, or the first must be torch.arange over the batch, "
     "as x[torch.arange(x.shape[0])[:, None], places]"
@@ -98,15 +99,20 @@ def _flat(t: Translation, call: Call, indices: Sequence[Index], sizes: Sequence[
         name = t.step(call.node, "Add", (t.step(call.node, "Mul", (name, t.blob(size))), part))
     if len(parts) == 1:
         return name
-    computed = [
-        (part, size) for part, index, size in zip(parts, indices, sizes, strict=True) if isinstance(index, fx.Node)
-    ]
+    return _none_if_beyond(t, call, name, list(zip(parts, indices, sizes, strict=True)), prod(sizes))
+
+
+def _none_if_beyond(t: Translation, call: Call, name: str, parts: Sequence[tuple[str, Index, int]], none: int) -> str:
+    """Places, of which those are `none` where a computed part is beyond its dimension."""
     beyond = [
-        t.step(call.node, "NotEqual", (part, t.step(call.node, "Mod", (part, t.blob(size))))) for part, size in computed
+        t.step(call.node, "NotEqual", (part, t.step(call.node, "Mod", (part, t.blob(size)))))
+        for part, index, size in parts
+        if isinstance(index, fx.Node) and not is_place(index)
     ]
-    return t.step(
-        call.node, "Where", (reduce(lambda x, y: t.step(call.node, "Or", (x, y)), beyond), t.blob(prod(sizes)), name)
-    )
+    if not beyond:
+        return name
+    any_beyond = reduce(lambda x, y: t.step(call.node, "Or", (x, y)), beyond)
+    return t.step(call.node, "Where", (any_beyond, t.blob(none), name))
 
 
 def _within(t: Translation, call: Call, index: Index, size: int) -> str:
@@ -181,10 +187,14 @@ def _pick_of_each(t: Translation, call: Call, indices: Sequence[Index], sizes: S
 
 def _pick_of_any(t: Translation, call: Call, indices: Sequence[Index], sizes: Sequence[int]) -> None:
     """x[B,L,...] at places of any example."""
-    name = _of_batch(t, call, indices[0])
+    name, parts = _of_batch(t, call, indices[0]), []
     for index, size in zip(indices[1:], sizes, strict=True):
-        rows = t.step(call.node, "Mul", (name, t.blob(size)))
-        name = t.step(call.node, "Add", (rows, _within(t, call, index, size)))
+        part = (
+            _named(t, call, index) if isinstance(index, fx.Node) and is_place(index) else _within(t, call, index, size)
+        )
+        parts.append((part, index, size))
+        name = t.step(call.node, "Add", (t.step(call.node, "Mul", (name, t.blob(size))), part))
+    name = _none_if_beyond(t, call, name, parts, _NONE)
     mixes_batch(t, call, (0,))
     t.add(call.node, "Gather", (_merged(t, call, 0, len(indices)), name), {"axis": 0})
 

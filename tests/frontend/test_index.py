@@ -147,6 +147,7 @@ def check(*then: Forward, of_others: bool = False) -> None:
     "then",
     [
         lambda m, rows, ids: rows[each(rows), ids[:, 0]],
+        lambda m, rows, ids: rows[each(rows).flip(0), ids[:, 0]],
         lambda m, rows, ids: m.top.weight[0][ids],
         lambda m, rows, ids: UPPER.float()[ids % 4, ids] * m.top.weight[0],
         lambda m, rows, ids: m.rows.weight.view(5, 10, 4)[ids, ids % 10],
