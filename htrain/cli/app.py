@@ -4,6 +4,7 @@ import os
 import sys
 from dataclasses import asdict
 from importlib import import_module
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,6 +51,7 @@ from htrain.executor.launch.environment import role_environment
 from htrain.spec.settings import EarlyStop, MostRetries, ValidEvery
 
 if TYPE_CHECKING:
+    from htrain.executor.launch.evaluate import Evaluation
     from htrain.executor.roles.coordination import RunResult
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -353,14 +355,25 @@ def run(
     put_result(result, run_folder, as_json)
 
 
+def measures_of(found: "Evaluation") -> str:
+    """What was evaluated, as far as the loss has it: NE is of clicks alone."""
+    if found.loss == "mse":
+        return f"mean squared error {found.log_loss:.4f}, mean label {found.positive_rate:.4f}"
+    if found.loss == "own":
+        ranked = "" if isnan(found.auc) else f"AUC {found.auc:.4f}, "
+        return f"{ranked}loss {found.log_loss:.4f}, mean label {found.positive_rate:.4f}"
+    return f"NE {found.ne:.4f}, AUC {found.auc:.4f}, log loss {found.log_loss:.4f}, positive rate {found.positive_rate:.4f}"
+
+
 def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     """How a run went, as the document of its command."""
     totals = result.totals
     some = "" if result.train_examples == totals.examples else f", {result.train_examples:,} of them"
+    ne = "" if isnan(totals.ne) else f"NE {totals.ne:.4f}, "
     pace = f"{some} in {result.train_seconds:.1f} s: {result.eps:,.0f} EPS"
     text = (
         f"{totals.examples:,} examples{pace if result.train_examples else ', and nothing was left to train'}, loss {totals.loss:.4f}, "
-        f"NE {totals.ne:.4f}, dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
+        f"{ne}dense staleness at most {totals.max_staleness} (mean {totals.mean_staleness:.2f}); checkpoint {result.checkpoint}"
     )
     if result.retries:
         text += f"; begun again {result.retries} {'times' if result.retries > 1 else 'time'}, for roles that were lost"
@@ -408,7 +421,7 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
 def eval_command(run_folder: Path, as_json: bool, plan: Path | None, **what: Any) -> None:
     """Evaluate the last checkpoint of RUN_FOLDER, or the best: NE, AUC and log loss."""
     found = htrain.evaluate(run_folder, plan=plan or "", **what)
-    text = f"{found.examples:,} examples: NE {found.ne:.4f}, AUC {found.auc:.4f}, log loss {found.log_loss:.4f}, positive rate {found.positive_rate:.4f}"
+    text = f"{found.examples:,} examples: {measures_of(found)}"
     left_out = import_module("htrain.data.malformed").left_out(found.malformed, found.malformed_example)
     put(asdict(found), f"{text}; {left_out}" if left_out else text, as_json)
 

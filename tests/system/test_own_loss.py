@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import htrain
+from htrain.cli.app import measures_of
 from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
 from htrain.errors import ModelError, UsageError
@@ -131,10 +132,13 @@ def test_heads_with_weights_are_trained_evaluated_and_scored(tmp_path: Path) -> 
         tmp_path / "heads.py", data=data, logit="both", cluster=cluster, options=Options(loss="own"), solver="rules"
     )
     plan.save(tmp_path / "plan")
-    htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads")
+    result = htrain.run(tmp_path / "plan", data=data, out=tmp_path / "run", hosting="threads")
+    assert np.isnan(result.totals.ne), "a loss of its own over the entropy of clicks is no NE"
+    assert result.totals.loss > 0
     found = htrain.evaluate(tmp_path / "run", data=data)
     assert 0.5 < found.log_loss < 2
     assert np.isnan(found.ne)
+    assert measures_of(found) == f"AUC {found.auc:.4f}, loss {found.log_loss:.4f}, mean label {found.positive_rate:.4f}"
     htrain.predict(tmp_path / "run", data=data, out=tmp_path / "scores.npy")
     written = np.load(tmp_path / "scores.npy")
     scores, clicks = written["score"], written["label"] == 1

@@ -19,7 +19,7 @@ from htrain.plan.plan import Plan
 class Evaluation:
     """`ne`, `auc` and `log_loss` for the binary cross-entropies; else `ne` is nan, and `log_loss` the mean squared error, or the model's own loss: there
     `auc` is of labels that are 0 and 1, and nan for others. `malformed` rows are left out; `malformed_example` says where the
-    first stands, and what is wrong."""
+    first stands, and what is wrong. `loss` is the plan's, as `--loss` has it."""
 
     examples: int
     log_loss: float
@@ -28,6 +28,7 @@ class Evaluation:
     positive_rate: float
     malformed: int = 0
     malformed_example: str = ""
+    loss: str = "bce"
 
 
 def evaluate_run(
@@ -71,4 +72,5 @@ def evaluate(
         rate,
         malformed.count,
         malformed.example,
+        plan.options.loss,
     )

@@ -1,5 +1,6 @@
 """A role: its parameters, caches and threads, as its plan has them (docs/concepts.md)."""
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from htrain.costs.roles import server_threads
 from htrain.data import Malformed, Position, open_data
+from htrain.data.labels import is_binary
 from htrain.errors import CheckpointError, RunError
 from htrain.executor.assembly import NOTHING, Assembly
 from htrain.executor.engine.context import first_step
@@ -441,7 +443,9 @@ class RunningRole:
                 "examples": totals.examples,
                 "steps": totals.steps,
                 "log_loss": totals.log_loss,
-                "positives": totals.positives,
+                "positives": totals.positives
+                if is_binary(self.plan.options.loss)
+                else math.nan,  # no others have an NE
                 "seconds_waited": self.trainer.seconds_waited,
                 "malformed": self.malformed.count,
                 **({EXAMPLE: self.malformed.example} if self.malformed.example else {}),

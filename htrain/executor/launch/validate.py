@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
+from math import isnan
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -274,10 +275,9 @@ def _is_again(found: Validation, before: Sequence[Validation]) -> bool:
 def news_of(found: Validation) -> str:
     """A validation on one line."""
     best = ", the best so far" if found.is_best else ""
-    return (
-        f"validation at {found.examples:,} examples: NE {decimal(found.ne)}, AUC {decimal(found.auc)}, loss {decimal(found.log_loss)} "
-        f"({duration(found.seconds)}){best}"
-    )
+    known = {"NE": found.ne, "AUC": found.auc, "loss": found.log_loss}
+    measures = [f"{name} {decimal(value)}" for name, value in known.items() if name == "loss" or not isnan(value)]
+    return f"validation at {found.examples:,} examples: {', '.join(measures)} ({duration(found.seconds)}){best}"
 
 
 def prepared(

@@ -102,6 +102,11 @@ class Progress:
         return Group(Text(line(totals, self._total)), *bars, table, *news, Text(self._note))
 
 
+def _has_no_ne(totals: RunTotals) -> bool:
+    """Whether the loss is none of clicks, as far as one can see: before the first example one cannot."""
+    return bool(totals.examples) and math.isnan(totals.ne)
+
+
 def line(totals: RunTotals, total_examples: int) -> str:
     """The totals on one line."""
     goal = f" of {total_examples:,}" if total_examples else ""
@@ -110,7 +115,7 @@ def line(totals: RunTotals, total_examples: int) -> str:
         f"{totals.examples:,}{goal} examples",
         f"{count(totals.eps)} EPS",
         f"loss {decimal(totals.window_loss)}",
-        f"NE {decimal(totals.window_ne)} (lifetime {decimal(totals.ne)})",
+        *([] if _has_no_ne(totals) else [f"NE {decimal(totals.window_ne)} (lifetime {decimal(totals.ne)})"]),
         f"staleness <= {totals.max_staleness}",
     ]
     if totals.caches.hits + totals.caches.misses:

@@ -154,7 +154,7 @@ def test_a_run_on_numbers_has_neither_ne_nor_auc_and_gets_better_by_its_squared_
         valid_every=200, early_stop=1, console=Console(file=news, width=500),
     )  # fmt: skip
     assert "a validation without a better mean squared error than " in result.stopped
-    assert ": NE -, AUC -, loss " in news.getvalue()
+    assert " examples: loss " in news.getvalue()
     line = (tmp_path / "run" / VALIDATIONS).read_text().splitlines()[-1]
     assert '"ne":null,"auc":null,' in line
 
