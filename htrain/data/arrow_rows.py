@@ -18,7 +18,7 @@ from htrain.data.rows import Rows
 from htrain.data.schema import Input
 from htrain.data.text import Fault
 from htrain.data.times import Moments, instants_of, parts_of
-from htrain.data.values import MISSING_WORDS, digits, lists_of, lost_digits, plain
+from htrain.data.values import digits, lists_of, lost_digits, missing_words, plain
 from htrain.data.vocabulary import Vocabulary
 from htrain.jit import njit
 
@@ -131,7 +131,7 @@ def _numbers(table: pa.Table, name: str, reasons: dict[int, str]) -> np.ndarray:
         valid = pc.match_substring_regex(array, _NUMBER)
         wrong = pc.fill_null(pc.invert(valid), False).to_numpy(zero_copy_only=False)
         if wrong.any():
-            wrong = wrong & ~pc.is_in(array, value_set=MISSING_WORDS).to_numpy(zero_copy_only=False)
+            wrong = wrong & ~pc.is_in(array, value_set=missing_words()).to_numpy(zero_copy_only=False)
         array = pc.if_else(valid, array, None)
     # Whole numbers from 2^53 on are rounded, as those of text are.
     values = pc.fill_null(array.cast(pa.float64(), safe=False), np.nan).to_numpy(zero_copy_only=False)

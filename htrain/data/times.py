@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from htrain.data.values import MISSING_WORDS, is_text
+from htrain.data.values import is_text, missing_words
 from htrain.errors import DataError
 
 Part = Literal["hour", "weekday", "day", "month"]
@@ -119,7 +119,7 @@ def _of_numbers(array: pa.Array, unit: str) -> tuple[pa.Array, np.ndarray]:
 def _of_text(array: pa.Array, unit: str) -> tuple[pa.Array, np.ndarray]:
     """Each value as a number, a moment with a zone, or one without, whichever it is."""
     text = pc.utf8_trim_whitespace(array)
-    text = pc.if_else(pc.is_in(text, value_set=MISSING_WORDS), None, text)
+    text = pc.if_else(pc.is_in(text, value_set=missing_words()), None, text)
     if (pc.max(pc.binary_length(text)).as_py() or 0) > _TO_MICROSECONDS:
         text = pc.replace_substring_regex(text, _NANOSECONDS, r"\1")
     is_number, is_zoned = pc.match_substring_regex(text, _NUMBER), pc.match_substring_regex(text, _ZONED)

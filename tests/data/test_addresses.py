@@ -397,7 +397,7 @@ def test_missing_credentials_are_asked_for_where_they_may_stand(
 
 def test_local_data_waits_for_no_driver(tmp_path: Path) -> None:
     (tmp_path / "a.libfm").write_text("1 1:1\n")
-    code = f"import sys, htrain.data; htrain.data.open_data('libfm:{tmp_path}/a.libfm'); print({{'fsspec', 's3fs', 'torch'}} & {{*sys.modules}})"
+    code = f"import sys, htrain.data; htrain.data.open_data('libfm:{tmp_path}/a.libfm'); print({{'fsspec', 's3fs', 'torch', 'pandas'}} & {{*sys.modules}})"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout == "set()\n"
 
 
