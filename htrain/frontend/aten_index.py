@@ -13,7 +13,7 @@ from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, mixes_batch, refuse
 from htrain.frontend.aten_picks import PICKS, is_pick, is_place, pick, put, select
-from htrain.frontend.own_example import is_own_example
+from htrain.frontend.own_example import is_own_example, is_own_row
 from htrain.frontend.translation import Translation
 from htrain.net.net import Attr, BatchDim, Dim
 
@@ -59,6 +59,8 @@ def _index(t: Translation, call: Call) -> None:
         raise refuse(t, call, _OF_EXAMPLES)
     if len(given) == 1 and isinstance(shape[first], BatchDim):
         _examples(t, call, first, given[0])
+        return
+    if _pick_of_rows(t, call, given):
         return
     sizes = [size for size in shape[first:past] if isinstance(size, int)]
     if len(sizes) == len(given):
@@ -183,6 +185,35 @@ def _pick_of_each(t: Translation, call: Call, indices: Sequence[Index], sizes: S
         t.names[call.node] = picked
     else:
         t.add(call.node, "Reshape", (picked,), {"shape": t.open_shape(call.node)})
+
+
+def _pick_of_rows(t: Translation, call: Call, indices: Sequence[Index]) -> bool:
+    """x[row, place] of x[n,m], for each of its rows, of which there are as many as a mask has picked, or which come along another dimension than the first."""
+    source, rows, places = call.args[0], indices[0], indices[-1]
+    if (
+        len(indices) != 2
+        or len(t.shape(source)) != 2
+        or not (isinstance(rows, fx.Node) and isinstance(places, fx.Node))
+    ):
+        return False
+    if isinstance(t.shape(source)[0], int) or t.shape(source)[0] == BatchDim() or not is_own_row(rows, source):
+        return False
+    shape = _broadcast(t, call, indices)
+    axis = next(a for a, size in enumerate(_padded(t.shape(rows), len(shape))) if size != 1)
+    others = [a for a in range(len(shape)) if a != axis]
+    if len(others) > 1 or t.shape(places) != shape:
+        return False
+    name = t.blob(places) if others else t.step(call.node, "Reshape", (t.blob(places),), {"shape": (-1, 1)})
+    name = t.step(call.node, "Transpose", (name,), {"perm": (1, 0)}) if axis else name
+    picked = t.step(call.node, "GatherElements", (t.blob(source), name), {"axis": 1})
+    if not others:
+        picked = t.step(call.node, "Reshape", (picked,), {"shape": (-1,)})
+    t.names[call.node] = t.step(call.node, "Transpose", (picked,), {"perm": (1, 0)}) if axis else picked
+    return True
+
+
+def _padded(shape: Sequence[Dim], rank: int) -> tuple[Dim, ...]:
+    return (*(1,) * (rank - len(shape)), *shape)
 
 
 def _pick_of_any(t: Translation, call: Call, indices: Sequence[Index], sizes: Sequence[int]) -> None:

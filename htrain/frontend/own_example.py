@@ -20,6 +20,16 @@ def is_own_example(t: Translation, node: fx.Node, shape: Sequence[Dim]) -> bool:
     return _holds(t, node) and _is_repeated_within(t.shape(node), shape)
 
 
+def is_own_row(node: fx.Node, of: fx.Node) -> bool:
+    """Whether `node` numbers the rows of `of`, which a mask may have picked: 0, 1, ... along one dimension, others are of size 1."""
+    name, sizes = str(node.target), node.meta["val"].shape
+    if name.startswith("aten.arange."):
+        begin = node.args[0] if len(node.args) > 1 else 0
+        return (begin, *node.args[2:]) in ((0,), (0, 1)) and str(sizes[0]) == str(of.meta["val"].shape[0])
+    long = [size for size in sizes if not (isinstance(size, int) and size == 1)]
+    return name in _VIEWS and len(long) == 1 and is_own_row(node.all_input_nodes[0], of)
+
+
 def _holds(t: Translation, node: fx.Node) -> bool:
     name = str(node.target)
     if name.startswith("aten.arange."):

@@ -24,6 +24,7 @@ from htrain.spec.options import Options
 OWN = Options(loss="own")
 SUMS = (
     "clicked_examples",
+    "rows_and_places",
     "pairs",
     "rare_items",
     "some_items",

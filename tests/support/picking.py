@@ -162,4 +162,15 @@ def of_distinct_items(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor,
     return F.cross_entropy(logits, places[:, 0]) + near[:, :2][places < 2].sum() / 50
 
 
+def of_rows_and_places(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    """RePlay's, of the distinct items that are real: scores of each at its own place, and at others."""
+    real = ids > 0
+    items, places = torch.masked_select(ids, real).unique(return_inverse=True)
+    scores = h[real] @ m.items(items).T
+    rows = torch.arange(scores.shape[0])
+    own, again = scores[rows, places], scores[rows, places.view(-1, 1).T].T
+    both = scores[rows[:, None], torch.stack([places, places * 0], 1)]
+    return bce(z, y) + (own.square().sum() + again.tanh().sum() + both.exp().sum()) / (len(own) + 1)
+
+
 LOSSES = {name.removeprefix("of_"): loss for name, loss in sorted(globals().items()) if name.startswith("of_")}
