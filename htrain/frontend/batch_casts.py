@@ -1,4 +1,4 @@
-"""float(), int() and math.sqrt() of the size of a batch while a model is captured: symbols, where Python's own make a number that fixes the batch."""
+"""float(), int() and some functions of math of the size of a batch while a model is captured: Python's own make a number that fixes the batch."""
 
 import builtins
 import math
@@ -38,21 +38,34 @@ def _root(x: Any, /) -> Any:
     return x**0.5 if isinstance(x, _SYMBOLS) else math.sqrt(x)
 
 
+def _log(x: Any, /, *base: Any) -> Any:
+    """Of a symbol a tensor without dimensions: a graph has no such function of numbers."""
+    if not isinstance(x, _SYMBOLS):
+        return math.log(x, *base)
+    natural = torch.scalar_tensor(torch.sym_float(x), dtype=torch.float64).log()
+    return natural / math.log(*base) if base else natural
+
+
+def _log2(x: Any, /) -> Any:
+    return _log(x, 2) if isinstance(x, _SYMBOLS) else math.log2(x)
+
+
 class _Math:
     """The module math, of which functions that are not told here are its own."""
 
-    sqrt = staticmethod(_root)
+    sqrt, log, log2 = staticmethod(_root), staticmethod(_log), staticmethod(_log2)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(math, name)
 
 
+_OF_MATH: tuple[tuple[Any, Any], ...] = ((math.sqrt, _root), (math.log, _log), (math.log2, _log2))
 _IN_PLACE_OF: dict[str, Any] = {"float": _Float, "int": _Int}
 
 
 @contextmanager
 def symbolic_casts(model: nn.Module) -> Iterator[None]:
-    """Within, the code of the model's own modules gets a symbol from float(), int() and math.sqrt() of one.
+    """Within, the code of the model's own modules gets a symbol from float(), int() and math.sqrt(), log() and log2() of one.
 
     Names are put into the globals of its files alone: what asks there whether a type is float gets another answer, so that it is only for a model that
     cannot be captured without.
@@ -74,7 +87,7 @@ def symbolic_casts(model: nn.Module) -> Iterator[None]:
 def _replaced(names: dict[str, Any]) -> list[tuple[str, Any]]:
     """What stands in for which global name of a file."""
     found = [(name, value) for name, value in _IN_PLACE_OF.items() if name not in names]
-    found += [(name, _root) for name, value in names.items() if value is math.sqrt]
+    found += [(name, ours) for name, value in names.items() for theirs, ours in _OF_MATH if value is theirs]
     return found + [(name, _Math()) for name, value in names.items() if value is math]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from math import log as natural
 from math import sqrt as root
 
 import pytest
@@ -168,7 +169,8 @@ def _float(x: torch.Tensor) -> torch.Tensor:
     assert isinstance(1.0, float)
     assert not isinstance(1, float)
     assert isinstance(len([1]), int)
-    return x / math.sqrt(len(x)) * shares + root(x.shape[0] * 2.0) / int(x.size(0) / 2 + 1)
+    bits = math.log(len(x)) - math.log(x.shape[0] / 2, 10) + math.log2(3 * len(x)) + natural(2.0 + x.size(0))
+    return x / math.sqrt(len(x)) * shares + bits + root(x.shape[0] * 2.0) / int(x.size(0) / 2 + 1)
 
 
 def test_casts_of_the_batch_size_are_of_each_batch() -> None:
