@@ -4,17 +4,36 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx, nn
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _CAPTURE = os.path.join(os.path.dirname(__file__), "torch_export.py")
-_OTHERS = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, np.__file__, __file__))
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+_OTHERS = (_TORCH, _HERE, os.path.dirname(np.__file__) + os.sep)
+# Of torch's own code: its symbols, and what stands in for max(), min() and torch's functions while a model is captured. They ask what their caller asks.
+_BETWEEN = (
+    _HERE,
+    os.path.join(_TORCH, "fx", "experimental") + os.sep,
+    os.path.join(_TORCH, "__init__.py"),
+    os.path.join(_TORCH, "_export", "non_strict_utils.py"),
+)
+_OF_PYTHON = ("__bool__", "__int__", "__index__", "__float__")
+
+
+@dataclass(frozen=True)
+class Guards:
+    """Lines of a model, ` (model.py:31)`, that asked for a number."""
+
+    fixing: list[str] = field(default_factory=list)  # in a way that holds for some sizes of a batch only
+    by_values: list[str] = field(default_factory=list)  # that depends on the values of a batch, and got an error
 
 
 def place_of(model: nn.Module, error: BaseException) -> str:
@@ -41,12 +60,13 @@ def place_of(model: nn.Module, error: BaseException) -> str:
 
 
 @contextmanager
-def noted_guards() -> Iterator[list[str]]:
-    """Within, a list fills with the lines of a model, ` (model.py:31)`, that asked for a size in a way that holds for some batches only.
+def noted_guards() -> Iterator[Guards]:
+    """Within, lines of a model are noted that ask for a size in a way that holds for some batches only, or for what the values of a batch say.
 
-    torch says at the end of a capture that a size was fixed, and not where. The first line that left one size alone comes first.
+    torch says at the end of a capture that a size was fixed, and not where. The first line that left one size alone comes first. And the model's code may
+    catch the error that torch raises where the values of a batch decide: what it does then is not what it does with values.
     """
-    places: list[str] = []
+    noted = Guards()
     fixing = 0
     patched: Any = ShapeEnv
     original = patched.evaluate_expr
@@ -54,18 +74,35 @@ def noted_guards() -> Iterator[list[str]]:
     def evaluate(self: Any, *args: Any, **given: Any) -> Any:
         nonlocal fixing
         guards, known = len(self.guards), set(self.replacements)
-        value = original(self, *args, **given)
+        try:
+            value = original(self, *args, **given)
+        except GuardOnDataDependentSymNode:
+            if asked_by_model():
+                noted.by_values.append(_users_line(sys._getframe(1)))
+            raise
         fixes = any(self.replacements[symbol].is_number for symbol in set(self.replacements) - known)
         if (fixes or len(self.guards) > guards) and (line := _users_line(sys._getframe(1))):
-            places.insert(fixing if fixes else len(places), line)
+            noted.fixing.insert(fixing if fixes else len(noted.fixing), line)
             fixing += fixes
         return value
 
     patched.evaluate_expr = evaluate
     try:
-        yield places
+        yield noted
     finally:
         patched.evaluate_expr = original
+
+
+def asked_by_model() -> bool:
+    """Whether an `if` of code that is not torch's, or another use of a number by Python, is what asks torch for one."""
+    frame: FrameType | None = sys._getframe(1)
+    by_python = False
+    while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        name = frame.f_code.co_name  # of a tensor, it is a function of torch's that a mode is given
+        name = getattr(frame.f_locals.get("func"), "__name__", "") if name == "__torch_function__" else name
+        by_python = by_python or name in _OF_PYTHON
+        frame = frame.f_back
+    return by_python and (frame is None or not frame.f_code.co_filename.startswith(_TORCH))
 
 
 def _users_line(frame: FrameType | None) -> str:

@@ -4,8 +4,6 @@ Code says `x[ids != 0]` and `y[ids != 0]`, and torch has a number of its own for
 whether so many are none, or one: the answer is that of any larger number, as for the size of a batch. What the model's own code asks is its own to answer.
 """
 
-import os
-import sys
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 from torch.overrides import TorchFunctionMode
 
 from htrain.errors import ModelError
+from htrain.frontend.blame import asked_by_model
 
 _COMPARED = {"eq", "ne", "gt", "ge", "lt", "le", "__eq__", "__ne__", "__gt__", "__ge__", "__lt__", "__le__", "greater", "less", "not_equal",
              "greater_equal", "less_equal", "isnan", "isfinite", "isin"}  # fmt: skip
@@ -33,9 +32,6 @@ _VIEWED = {
     "__getitem__",
 }
 _PICKING = {"__getitem__", "masked_select", "nonzero", "argwhere", "where"}
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_HERE = os.path.dirname(__file__) + os.sep
-_SYMBOLS = (os.path.join(_TORCH, "fx", "experimental") + os.sep, os.path.join(_TORCH, "__init__.py"))
 _SIZES = (
     (1009, 2003, 3001, 4001, 5003),
     (4001, 3001, 2003, 1009, 503),
@@ -102,7 +98,7 @@ class SameMasks(TorchFunctionMode):
                 return original(shapes, *args, **given)
             except GuardOnDataDependentSymNode as error:
                 answer = self._usual(error.cond)
-                if answer is None or _is_of_the_model():
+                if answer is None or asked_by_model():
                     raise
                 return answer
 
@@ -140,13 +136,3 @@ def _key(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return tuple(_key(each) for each in value)
     return type(value).__name__, str(value)
-
-
-def _is_of_the_model() -> bool:
-    """Whether an `if` of the model's own code asks."""
-    frame = sys._getframe(1)
-    by_python = False
-    while frame is not None and frame.f_code.co_filename.startswith((_HERE, *_SYMBOLS)):
-        by_python = by_python or frame.f_code.co_name in ("__bool__", "__int__", "__index__", "__float__")
-        frame = frame.f_back  # type: ignore[assignment]
-    return by_python and (frame is None or not frame.f_code.co_filename.startswith(_TORCH))

@@ -1,8 +1,9 @@
-"""len() of a tensor, or of an object that holds a batch, while a model is captured: a symbol where that is the batch."""
+"""len(), max() and min() while a model is captured: of a tensor, or of an object that holds a batch, a symbol where that is the batch."""
 
 import builtins
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 from types import FunctionType
 from typing import Any
 
@@ -14,9 +15,11 @@ def symbolic_lengths() -> Iterator[None]:
     """Within, len(x) of a tensor is x.shape[0], and of an object what its __len__() returns; Python's own makes a number of what it is given, which would
     fix the batch to that of the example.
 
-    It holds for all code that asks while this lasts, as `len` is a name of `builtins`; what it gives for anything but such a tensor is the same.
+    max() and min() of numbers among which one is a symbol are symbols: Python's own compares them by an `if`, and torch has the like for two whole numbers.
+
+    It holds for all code that asks while this lasts, as these are names of `builtins`; what they give for anything else is the same.
     """
-    original = builtins.len
+    original, largest, smallest = builtins.len, builtins.max, builtins.min
 
     def length(x: Any, /) -> Any:
         if isinstance(x, torch.Tensor) and x.dim() and isinstance(x.shape[0], torch.SymInt):
@@ -26,8 +29,26 @@ def symbolic_lengths() -> Iterator[None]:
             return count if isinstance(count, torch.SymInt) or count >= 0 else original(x)
         return original(x)
 
-    builtins.len = length
+    builtins.len, builtins.max, builtins.min = (
+        length,
+        _extreme(largest, torch.sym_max),
+        _extreme(smallest, torch.sym_min),
+    )
     try:
         yield
     finally:
-        builtins.len = original
+        builtins.len, builtins.max, builtins.min = original, largest, smallest
+
+
+def _extreme(original: Any, of_two: Any) -> Any:
+    def extreme(*values: Any, **given: Any) -> Any:
+        symbols = any(isinstance(value, torch.SymInt | torch.SymFloat) for value in values)
+        if len(values) < 2 or given or not symbols or not all(map(_is_number, values)):
+            return original(*values, **given)
+        return reduce(of_two, values)
+
+    return extreme
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | torch.SymInt | torch.SymFloat)

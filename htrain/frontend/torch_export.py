@@ -21,7 +21,7 @@ from torch.nn.modules import transformer
 from htrain.errors import ModelError
 from htrain.frontend.batch_casts import symbolic_casts
 from htrain.frontend.batch_parts import BatchParts
-from htrain.frontend.blame import noted_guards, place_of
+from htrain.frontend.blame import Guards, noted_guards, place_of
 from htrain.frontend.custom_functions import traced_functions
 from htrain.frontend.dropouts import Dropouts
 from htrain.frontend.formulas import Formulas
@@ -63,6 +63,7 @@ _VALUES = (
     "an if, bool(), int(), float() or range() of a tensor, or of how many elements a mask picks, has no place in a net; use torch.where, or weights of 0 "
     "and 1; sums over what a mask picks are 0 where it picks nothing: divide them by max(len(picked), 1)"
 )
+_ANOTHER_WAY = f"its code goes another way by the values of a batch: {_VALUES}"
 _BY_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound")
 
 
@@ -98,7 +99,7 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
         name: {0: Dim(f"{name}_count", min=2, max=_LARGEST) if is_bag(name, example_inputs) else batch}
         for name in example_inputs
     }
-    fixed: list[str] = []
+    guards = Guards()
     try:
         with (
             unchanged(model),
@@ -111,7 +112,7 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
             captured_lookups(),
             _unchecked_distributions(),
             _masks_as_given(),
-            noted_guards() as fixed,
+            noted_guards() as guards,
             _quiet(),
         ):
             with (
@@ -124,14 +125,20 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
                 traced_functions(),
             ):
                 program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
+            if guards.by_values:
+                raise _ByValuesError(f"{_cannot(model)}: {_ANOTHER_WAY}{guards.by_values[0]}")
             return program if _is_plain(program) else program.run_decompositions(_decompositions())
     except ModelError:
         raise
     except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
         why = _one_line(error)
-        place = fixed[0] if fixed and _FIXED in why else place_of(model, error)
+        place = guards.fixing[0] if guards.fixing and _FIXED in why else place_of(model, error)
         kind = _FixedBatchError if _FIXED in why else _ByValuesError if _VALUES in why else ModelError
-        raise kind(f"torch.export cannot capture {type(model).__name__}: {why}{place}") from error
+        raise kind(f"{_cannot(model)}: {why}{place}") from error
+
+
+def _cannot(model: nn.Module) -> str:
+    return f"torch.export cannot capture {type(model).__name__}"
 
 
 def _is_plain(program: ExportedProgram) -> bool:
@@ -164,7 +171,7 @@ def _one_line(error: BaseException) -> str:
     if any("Constraints violated" in line or ("batch" in line and "specializ" in line) for line in lines):
         return f"the model's code fixes the batch dimension: {_FIXED}"
     if type(error).__name__ in _BY_VALUES:
-        return f"its code goes another way by the values of a batch: {_VALUES}"
+        return _ANOTHER_WAY
     taken = re.search(r"attribute '(\w+)' already exists", lines[0] if lines else "")
     if taken:
         return (
