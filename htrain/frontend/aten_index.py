@@ -81,7 +81,7 @@ def _examples(t: Translation, call: Call, axis: int, index: Index) -> None:
         t.alias(call.node, source)
         return
     mixes_batch(t, call, (axis,))
-    t.add(call.node, "Gather", (t.blob(source), _of_batch(t, call, index)), {"axis": axis})
+    t.add(call.node, "Gather", (t.blob(source), _of_batch(t, call, index, axis)), {"axis": axis})
 
 
 def _flat(t: Translation, call: Call, indices: Sequence[Index], sizes: Sequence[int]) -> str | torch.Tensor:
@@ -218,7 +218,7 @@ def _padded(shape: Sequence[Dim], rank: int) -> tuple[Dim, ...]:
 
 def _pick_of_any(t: Translation, call: Call, indices: Sequence[Index], sizes: Sequence[int]) -> None:
     """x[B,L,...] at places of any example."""
-    name, parts = _of_batch(t, call, indices[0]), []
+    name, parts = _of_batch(t, call, indices[0], 0), []
     for index, size in zip(indices[1:], sizes, strict=True):
         part = (
             _named(t, call, index) if isinstance(index, fx.Node) and is_place(index) else _within(t, call, index, size)
@@ -230,13 +230,12 @@ def _pick_of_any(t: Translation, call: Call, indices: Sequence[Index], sizes: Se
     t.add(call.node, "Gather", (_merged(t, call, 0, len(indices)), name), {"axis": 0})
 
 
-def _of_batch(t: Translation, call: Call, index: Index) -> str:
-    """Places along the batch, of which those below 0 count from its end."""
+def _of_batch(t: Translation, call: Call, index: Index, axis: int) -> str:
+    """Places along a dimension that depends on the batch, of which those below 0 count from its end."""
     name = _named(t, call, index)
     if isinstance(index, fx.Node) and is_place(index):
         return name
-    ones = t.step(call.node, "Fill", (), {"shape": (-1,), "value": 1.0, "dtype": "int64"})
-    count = t.step(call.node, "ReduceSum", (ones,), {"axes": (0,), "keepdims": False})
+    count = t.length(call.node, call.args[0].meta["val"].shape[axis])
     below = t.step(call.node, "Less", (name, t.blob(0)))
     return t.step(call.node, "Where", (below, t.step(call.node, "Add", (name, count)), name))
 

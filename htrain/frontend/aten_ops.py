@@ -227,7 +227,7 @@ def _fill(t: Translation, call: Call) -> None:
     call.told_by_shape()
     if isinstance(value, fx.Node):
         number = t.blob(value, like=like)
-        t.add(call.node, "BroadcastTo", (number,), {"shape": t.batch_shape(t.shape(call.node))})
+        t.names[call.node] = t.spread(call.node, number)
     else:
         t.names[call.node] = t.filled(call.node, float(value), dtype_name(like.dtype))
 

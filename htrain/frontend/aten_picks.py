@@ -4,6 +4,7 @@ What is picked is as long as it is in a batch, and at most as long as what it is
 """
 
 from math import prod
+from operator import getitem
 
 from torch import fx
 
@@ -12,7 +13,11 @@ from htrain.frontend.aten_forms import Call, Handler, argument, mixes_batch, ref
 from htrain.frontend.translation import Translation
 from htrain.net.net import BatchDim, Shape
 
-_PARTS = ("getitem", "unbind", "select", "slice", "squeeze", "view", "reshape", "flatten", "transpose", "aten.t.")
+_PARTS = tuple(
+    f"aten.{name}"
+    for name in ("unbind.int", "select.int", "index_select.default", "slice.Tensor", "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default",
+                 "view.default", "reshape.default", "flatten.using_ints", "transpose.int", "t.default")
+)  # fmt: skip
 _ONE_BATCH = "a mask that depends on the batch must have it as one dimension, and pick from it"
 
 
@@ -23,11 +28,15 @@ def is_pick(t: Translation, call: Call) -> bool:
 
 
 def is_place(node: fx.Node) -> bool:
-    """Whether places were looked for, or are those of distinct numbers: none is below 0."""
+    """Whether places were looked for, or are those among distinct numbers: none is below 0."""
     name = str(node.target)
-    if name in ("aten.nonzero.default", "aten._unique2.default"):
+    if name == "aten.nonzero.default":
         return True
-    return node.op == "call_function" and any(part in name for part in _PARTS) and is_place(node.all_input_nodes[0])
+    if node.target is getitem:
+        source, part = node.args
+        assert isinstance(source, fx.Node)
+        return bool(part) if str(source.target) == "aten._unique2.default" else is_place(source)
+    return name in _PARTS and is_place(node.all_input_nodes[0])
 
 
 def _is_mask(t: Translation, index: object) -> bool:
@@ -63,12 +72,21 @@ def put(t: Translation, call: Call) -> None:
     places = _places(t, call, mask)
     wanted = (*t.builder.blob(places).shape, *behind)
     index = t.step(call.node, "Reshape", (places,), {"shape": (-1, *(1 for _ in behind))})
-    name, own = t.broadcast(call.node, index, wanted), t.broadcast(call.node, t.blob(value), wanted)
+    given = t.blob(value)
+    if _is_one_for_all(t.builder.blob(given).shape, wanted):
+        everywhere = t.step(call.node, "Equal", (index, index))
+        given = t.step(call.node, "Where", (everywhere, given, given))
+    name, own = t.broadcast(call.node, index, wanted), t.broadcast(call.node, given, wanted)
     put = t.step(call.node, "ScatterAdd" if adds else "Scatter", (flat, name, own), {"dim": 0})
     if t.builder.blob(put).shape == t.shape(call.node):
         t.names[call.node] = put
     else:
         t.add(call.node, "Reshape", (put,), {"shape": t.open_shape(call.node)})
+
+
+def _is_one_for_all(shape: Shape, wanted: Shape) -> bool:
+    """Whether a value has not what is assigned to each place, but one for all."""
+    return len(shape) < len(wanted) or shape[0] == 1
 
 
 def select(t: Translation, call: Call) -> None:
@@ -107,7 +125,7 @@ def _flattened(t: Translation, call: Call, name: str, first: int, mask: fx.Node)
     """A blob with the dimensions of a mask, from `first` on, as one; and the dimensions behind them."""
     shape, of_mask = t.builder.blob(name).shape, t.shape(mask)
     past = first + len(of_mask)
-    if shape[first:past] != of_mask:
+    if shape[first:past] != of_mask or sum(isinstance(d, BatchDim) for d in of_mask) != 1:
         raise refuse(t, call, _ONE_BATCH)
     if len(of_mask) == 1:
         return name, shape[past:]

@@ -42,7 +42,7 @@ def _expand(t: Translation, call: Call) -> None:
     if t.shape(source) == t.shape(call.node):
         t.alias(call.node, source)
     else:
-        t.names[call.node] = t.broadcast(call.node, t.blob(source), t.shape(call.node))
+        t.names[call.node] = t.spread(call.node, t.blob(source))
 
 
 def _repeat(t: Translation, call: Call) -> None:
@@ -71,7 +71,7 @@ def _repeat_for_batch(t: Translation, call: Call, source: fx.Node, new: int) -> 
     name = t.blob(source)
     if new:
         name = t.step(call.node, "Reshape", (name,), {"shape": tuple(d if isinstance(d, int) else -1 for d in sizes)})
-    t.names[call.node] = t.broadcast(call.node, name, wanted)
+    t.names[call.node] = t.spread(call.node, name)
 
 
 def _range(t: Translation, call: Call) -> None:
@@ -96,7 +96,7 @@ def _copy(t: Translation, call: Call) -> None:
     if t.builder.blob(name).dtype != dtype:
         name = t.step(call.node, "Cast", (name,), {"to": dtype})
     if t.builder.blob(name).shape != t.shape(call.node):
-        name = t.broadcast(call.node, name, t.shape(call.node))
+        name = t.spread(call.node, name)
     t.names[call.node] = name
 
 

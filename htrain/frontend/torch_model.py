@@ -18,7 +18,7 @@ from htrain.frontend.graph_outputs import logit_of, needed_for, own_outputs
 from htrain.frontend.indexed_tables import write_lookups
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import export, is_bag
-from htrain.frontend.translation import Translation, dtype_name, static_value
+from htrain.frontend.translation import PickedShapeError, Translation, dtype_name, static_value
 from htrain.frontend.unwritten import UNWRITTEN
 from htrain.net.net import Init, Net, Parameter
 from htrain.net.rewriting import only_needed
@@ -275,6 +275,8 @@ def _translate(translation: Translation, node: fx.Node) -> None:
         raise refuse(translation, call, CURES.get(name, "htrain has no such op"))
     try:
         handler(translation, call)
+    except PickedShapeError as error:
+        raise refuse(translation, call, str(error)) from error
     except (
         ArithmeticError,
         AssertionError,

@@ -15,6 +15,11 @@ from htrain.net.net import Attr, BatchDim, Blob, Dim, Init, Net, Parameter
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
 
+
+class PickedShapeError(ModelError):
+    """A shape depends on how many elements a mask picks where an op makes what it has not been given."""
+
+
 _PROBES = (1009, 2003)  # as infer_by_kernel's: primes, which no model's own dimensions are multiples of
 
 
@@ -153,24 +158,55 @@ class Translation:
         is_whole = self.builder.blob(name).dtype.startswith("int")  # else nan is no equal of its own
         return same if is_whole else self.step(node, "Or", (same, self.step(node, "Not", (same,))))
 
+    def length(self, node: fx.Node, size: Any) -> str:
+        """int64[]: a size of a tensor, as torch has it, in each batch."""
+        if isinstance(size, int):
+            return self._exactly(size)
+        return Numbers(partial(self.step, node), partial(self._symbol, node), self._exactly).write(size.node.expr)
+
+    def _as_many(self, node: fx.Node, size: Any, most: BatchDim) -> str:
+        """bool[n], true in as many places as a size, which is at most `most`."""
+        symbol = size.node.expr
+        if symbol in self._picked or symbol in self._bags:
+            return self._whole(node, symbol)
+        ones = self.step(node, "Fill", (), {"shape": (-most.per_example,), "value": 1.0, "dtype": "int64"})
+        count = self.step(node, "CumSum", (ones,), {"axis": 0})
+        places = self.step(node, "FlatNonZero", (self.step(node, "LessOrEqual", (count, self.length(node, size))),))
+        self._picked[symbol] = places
+        return self.step(node, "Equal", (places, places))
+
     def filled(self, node: fx.Node, value: float, dtype: str) -> str:
-        """A number in each place of a node's shape. Raises ModelError for one that depends on more of a batch than what a mask picks."""
+        """A number in each place of a node's shape."""
         shape = self.shape(node)
         if not any(map(_is_bound, shape)):
             return self.step(node, "Fill", (), {"shape": self.batch_shape(shape), "value": value, "dtype": dtype})
-        number = torch.tensor(value, dtype=getattr(torch, dtype))
-        return self.broadcast(node, self.constant(number, module=self.module_of(node)), shape)
+        number = self.constant(torch.tensor(value, dtype=getattr(torch, dtype)), module=self.module_of(node))
+        return self.spread(node, number)
+
+    def spread(self, node: fx.Node, name: str) -> str:
+        """A blob in the shape of a node, which it fits."""
+        shape = self.shape(node)
+        before = (None,) * (len(shape) - len(self.builder.blob(name).shape))
+        own = (*before, *self.builder.blob(name).shape)
+        for place, (size, d) in enumerate(zip(node.meta["val"].shape, shape, strict=True)):
+            if isinstance(d, BatchDim) and d.bound and own[place] != d:
+                along = tuple(-1 if other == place else 1 for other in range(len(shape)))
+                everywhere = self.step(node, "Reshape", (self._as_many(node, size, d),), {"shape": along})
+                name = self.step(node, "Where", (everywhere, name, name))
+        return self.broadcast(node, name, shape)
 
     def places_along(self, node: fx.Node, like: fx.Node, axis: int) -> str:
         """0, 1, ... along a dimension of `like` that is as long as what a mask picks."""
-        ones = self.step(node, "Cast", (self._whole(node, like.meta["val"].shape[axis].node.expr),), {"to": "int64"})
+        size = like.meta["val"].shape[axis]
+        most = self.dim(size, like)
+        assert isinstance(most, BatchDim)
+        ones = self.step(node, "Cast", (self._as_many(node, size, most),), {"to": "int64"})
         return self.step(node, "Sub", (self.step(node, "CumSum", (ones,), {"axis": 0}), self.blob(1)))
 
     def broadcast(self, node: fx.Node, name: str, shape: Sequence[Dim]) -> str:
         """A blob in a shape that it fits; what a mask has picked is as long as it is."""
         if self.builder.blob(name).shape == tuple(shape):
             return name
-        name = self._lengthened(node, name, shape)
         own = self.builder.blob(name).shape
         before = (None,) * (len(shape) - len(own))
         wanted = tuple(
@@ -178,17 +214,6 @@ class Translation:
             for d, given in zip(shape, (*before, *own), strict=True)
         )
         return self.step(node, "BroadcastTo", (name,), {"shape": wanted})
-
-    def _lengthened(self, node: fx.Node, name: str, shape: Sequence[Dim]) -> str:
-        """A blob that comes as often as a mask picks, along the dimensions of `shape`, the node's own, where it has come once."""
-        own = self.builder.blob(name).shape
-        before = (1,) * (len(shape) - len(own))
-        for axis, (d, given) in enumerate(zip(shape, (*before, *own), strict=True)):
-            if _is_bound(d) and d != given and self.shape(node) == tuple(shape):
-                whole = self._whole(node, node.meta["val"].shape[axis].node.expr)
-                along = {"shape": tuple(-1 if other == axis else 1 for other in range(len(shape)))}
-                name = self.step(node, "Where", (self.step(node, "Reshape", (whole,), along), name, name))
-        return name
 
     def add(self, node: fx.Node, type: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = NO_ATTRS) -> str:
         """Append an op that computes `node`; it is named after it."""
@@ -217,16 +242,23 @@ class Translation:
         expression = size.node.expr
         if expression in self._bags:
             return BatchDim(self._bags[expression], bound=True)
-        counts = [self._counts[symbol] for symbol in expression.free_symbols if symbol in self._counts]
-        if counts:
-            expression = expression.subs({symbol: self._in_symbols(count) for symbol, count in self._counts.items()})
-        if expression.is_number:
-            return int(expression)
-        if expression.free_symbols == {self._batch}:
-            small, large = (int(expression.subs(self._batch, probe)) for probe in _PROBES)
+        counts = {symbol: self._counts[symbol] for symbol in expression.free_symbols if symbol in self._counts}
+        exact = {symbol: self._in_symbols(count) for symbol, count in counts.items() if not _is_bound(count)}
+        most = {symbol: self._in_symbols(count) for symbol, count in counts.items() if _is_bound(count)}
+        told = _at_most(expression.subs(exact), most)
+        if told is not None and told.is_number and not most:
+            return int(told)
+        if told is not None and told.free_symbols == {self._batch}:
+            small, large = (int(told.subs(self._batch, probe)) for probe in _PROBES)
             if small % _PROBES[0] == 0 and small // _PROBES[0] * _PROBES[1] == large:
-                return BatchDim(small // _PROBES[0], any(map(_is_bound, counts)))
-        raise ModelError(f"{node.target} in {self.where(node)}: size {expression} is not a multiple of the batch size")
+                return BatchDim(small // _PROBES[0], bool(most))
+        raise ModelError(
+            f"{node.target} in {self.where(node)}: a dimension of {self._in_words(expression)} is not a multiple of the batch size B"
+        )
+
+    def _in_words(self, expression: Any) -> str:
+        """A size as messages have it: B is the batch size."""
+        return str(expression).replace(str(self._batch), "B")
 
     def learn(self, size: Any, known: Dim) -> None:
         """That a size which torch could not tell, as it depends on the values of a mask, is `known`. Others stay as they are."""
@@ -255,10 +287,10 @@ class Translation:
         return tuple(d if isinstance(d, int) else -1 for d in shape)
 
     def batch_shape(self, shape: Sequence[Dim]) -> tuple[int, ...]:
-        """A shape for BroadcastTo and Fill: -k stands for k * B. Raises ModelError for one that depends on what a mask picks."""
+        """A shape for BroadcastTo and Fill: -k stands for k * B. Raises PickedShapeError for one that depends on what a mask picks."""
         if any(map(_is_bound, shape)):
             sizes = ", ".join(map(str, shape))
-            raise ModelError(f"the shape [{sizes}] depends on how many elements a mask picks, or lists hold")
+            raise PickedShapeError(f"the shape [{sizes}] depends on how many elements a mask picks, or lists hold")
         return tuple(d if isinstance(d, int) else -d.per_example for d in shape)
 
     def where(self, node: fx.Node) -> str:
@@ -293,6 +325,24 @@ def _stands_for(node: fx.Node, symbol: Any) -> bool:
 
 def _is_bound(size: Dim | None) -> bool:
     return isinstance(size, BatchDim) and size.bound
+
+
+def _at_most(size: Any, most: Mapping[Any, Any]) -> Any:
+    """The largest that a size can be where each of some symbols is between 0 and so many; None where a larger one of these may give less or more.
+
+    What is taken away may be nothing.
+    """
+    if not size.free_symbols & most.keys():
+        return size
+    kind = type(size).__name__
+    if size.is_Symbol:
+        return most[size]
+    if kind == "Mul" and any(part.is_number and part.is_negative for part in size.args):
+        return 0 * size
+    if kind not in ("Add", "Mul", "Max", "Min") and not (kind == "FloorDiv" and size.args[1].is_number):
+        return None
+    parts = [_at_most(part, most) for part in size.args]
+    return None if any(part is None for part in parts) else size.func(*parts)
 
 
 def _scalar_dtype(value: float, like: torch.Tensor | None) -> torch.dtype:
