@@ -31,6 +31,22 @@ _VIEWED = {
     "permute",
     "__getitem__",
 }
+_COUNTED = {
+    "__mod__",
+    "remainder",
+    "__add__",
+    "add",
+    "__sub__",
+    "sub",
+    "__mul__",
+    "mul",
+    "__floordiv__",
+    "floor_divide",
+    "sum",
+    "long",
+    "int",
+    "to",
+}  # of whole numbers
 _PICKING = {"__getitem__", "masked_select", "nonzero", "argwhere", "where"}
 _SIZES = (
     (1009, 2003, 3001, 4001, 5003),
@@ -43,7 +59,7 @@ class ChangedMaskError(ModelError):
 
 
 class SameMasks(TorchFunctionMode):
-    """Within, what is compared, joined or viewed in the same way gives the same mask, and torch's questions about how many one picks have an answer.
+    """Within, what is compared, joined, viewed or counted in the same way gives the same mask, and torch's questions about how many one picks have an answer.
 
     Raises ChangedMaskError, on leaving, where a mask that was made of two was changed in place.
     """
@@ -59,7 +75,7 @@ class SameMasks(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name, given = getattr(func, "__name__", ""), kwargs or {}
-        if "out" in given or name not in _COMPARED | _JOINED | _VIEWED | _PICKING:
+        if "out" in given or name not in _COMPARED | _JOINED | _VIEWED | _COUNTED | _PICKING:
             return func(*args, **given)
         key = (name, _key(args), _key(tuple(sorted(given.items()))))
         if key in self._made:
@@ -68,7 +84,7 @@ class SameMasks(TorchFunctionMode):
                 self._shared.append((found, version))
                 return found
         result = func(*args, **given)
-        if name in _PICKING:
+        if name in _PICKING and not (name == "__getitem__" and not _holds_tensor(args[1])):
             self._counts |= _symbols(result) - _symbols((args, tuple(given.values())))
         elif isinstance(result, torch.Tensor) and not (result.is_floating_point() or result.is_complex()):
             self._made[key] = (result, result._version, (args, given))  # whose ids are theirs as long as they are kept
@@ -112,6 +128,10 @@ class SameMasks(TorchFunctionMode):
             return None
         first, second = (question.subs(dict(zip(symbols, sizes, strict=False))) for sizes in _SIZES)
         return first if first == second and str(first) in ("True", "False") else None
+
+
+def _holds_tensor(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) or (isinstance(index, tuple | list) and any(map(_holds_tensor, index)))
 
 
 def _symbols(values: Any) -> set[Any]:

@@ -80,7 +80,21 @@ def one_for_all_picked(*given: Any) -> torch.Tensor:
     return (picked * bias).sum() + states.square().sum() + (square * z).sum()
 
 
-OTHERS = (neighbours, distinct_below_zero, lengths_apart, largest_of_several, one_for_all_picked)
+def written_twice(*given: Any) -> torch.Tensor:
+    """Masks of parts of ids, of their remainders and of sums."""
+    _, _, near, _, ids, z, y = given
+    loss = of_ones(near[:, 1:][ids[:, 1:] != 0], near[:, 1:][ids[:, 1:] != 0]) + of_ones(
+        z[ids[:, 0] > 9], y[ids[:, 0] > 9]
+    )
+    loss = loss + of_ones(near[ids % 5 != 0], near[ids % 5 != 0]) + of_ones(z[y.long() == 1], y[y.long() == 1])
+    return loss + of_ones(z[ids.sum(1) > 60], y[ids.sum(1) > 60])
+
+
+def of_ones(scores: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(scores, torch.ones_like(like), reduction="sum")
+
+
+OTHERS = (written_twice, neighbours, distinct_below_zero, lengths_apart, largest_of_several, one_for_all_picked)
 CASES = {**LOSSES, **{loss.__name__: loss for loss in OTHERS}}
 
 
