@@ -1,5 +1,6 @@
 """Embedding lookups as they run: every row of a table travels once per batch, whoever looks it up (docs/concepts.md)."""
 
+from htrain.errors import ModelError
 from htrain.net.net import Net, Op
 from htrain.net.slices import leading_to
 from htrain.ops import OPS
@@ -10,6 +11,7 @@ def lower_lookups(net: Net) -> Net:
     """Replace lookups as a model says them, `Embedding` and `EmbeddingBag`, by Dedupe, Lookup and what reads the rows.
 
     Requires: forward ops only.
+    Raises ModelError for a table that is looked up by ids that are made of its own rows.
     Ensures:  each table has one Dedupe and one Lookup, at its first use; all its uses share them, so that the gradient of
               its rows is summed over all of them and the optimizer steps once.
     """
@@ -22,6 +24,7 @@ def lower_lookups(net: Net) -> Net:
             continue
         table = op.inputs[0]
         if table not in prepared:
+            _require_ids(net, builder, table, uses[table])
             prepared[table] = _prepare(builder, table, uses[table])
         rows, inverse = prepared[table]
         _read(builder, op, rows, inverse[_use(op)])
@@ -49,10 +52,34 @@ def _uses(net: Net) -> dict[str, list[Use]]:
 
 def _with_ids_first(net: Net) -> list[Op]:
     """The ops, those that lead to ids before all others: then every id of a table is there at its first lookup, and the
-    next batch's lookups can start before any parameter is read."""
+    next batch's lookups can start before any parameter is read. Of these, what is made of rows comes last."""
     ids = (name for op in net.ops if OPS[op.type].over_rows for name in op.inputs[1:2])
     first = dict.fromkeys(leading_to(net.ops, ids))
-    return [net.ops[place] for place in (*first, *(p for p in range(len(net.ops)) if p not in first))]
+    of_rows: dict[int, None] = {}
+    made: set[str] = set()
+    for place in first:
+        op = net.ops[place]
+        if OPS[op.type].over_rows or not made.isdisjoint(op.inputs):
+            of_rows[place] = None
+            made.update(op.outputs)
+    plain = (place for place in first if place not in of_rows)
+    return [net.ops[place] for place in (*plain, *of_rows, *(p for p in range(len(net.ops)) if p not in first))]
+
+
+def _require_ids(net: Net, builder: NetBuilder, table: str, uses: list[Use]) -> None:
+    """Raises ModelError where ids of a table are not there before its first row is read."""
+    if all(ids in builder.blobs for ids, _ in uses):
+        return
+    for ids, _ in uses:
+        leading = [net.ops[place] for place in leading_to(net.ops, (ids,))]
+        if any(OPS[op.type].over_rows and op.inputs[0] == table for op in leading):
+            raise ModelError(
+                f"table '{table}' is looked up by ids that depend on its own rows, those of {leading[-1].label}: a batch asks for all rows of a table at once. "
+                "Make ids of the batch alone, or have an nn.Parameter in place of the Embedding, and index it"
+            )
+    raise ModelError(
+        f"table '{table}' is looked up by ids that depend on rows of a table which is looked up by ids that depend on its own"
+    )
 
 
 def _prepare(builder: NetBuilder, table: str, uses: list[Use]) -> tuple[str, dict[Use, str]]:

@@ -11,7 +11,7 @@ from interpreter import draw_parameters, run_net
 from small_dlrm import small_batch, small_dlrm
 from torch.nn import functional as F
 
-from htrain.errors import DataError
+from htrain.errors import DataError, ModelError
 from htrain.net.net import B, Blob, Init, Net, Parameter
 from htrain.net.placement import Shard
 from htrain.ops.base import constant_of
@@ -120,3 +120,37 @@ def test_an_id_outside_the_table_is_named() -> None:
     inputs = {"ids0": torch.tensor([[1, 2, 3], [4, 12, 5]])}
     with pytest.raises(DataError, match=r"^id 12 at position 4 is outside the table's rows \[0, 12\)$"):
         run_net(net, draw_parameters(net, 0), inputs)
+
+
+def test_ids_that_depend_on_rows_of_their_own_table_are_refused() -> None:
+    builder = NetBuilder("reads")
+    builder.parameter(Parameter("t", (ROWS, 2), "float32", "table", Init("constant", (0.0,))))
+    other = builder.input(Blob("other", (B, 3), "int64"))
+    first = builder.input(Blob("first", (B, 3), "int64"))
+    attrs = {"padding_idx": -1}
+    (rows,) = builder.add("Embedding", ("t", first), attrs=attrs)
+    (second,) = builder.add("ArgMax", (rows,), attrs={"axis": 2, "keepdims": False}, outputs=("second",))
+    for ids in (second, other):
+        builder.add("Embedding", ("t", ids), attrs=attrs)
+    with pytest.raises(
+        ModelError, match=r"table 't' is looked up by ids that depend on its own rows, those of ArgMax 'second'"
+    ):
+        lower_lookups(builder.build(()))
+
+
+def test_ids_that_are_made_behind_rows_of_their_table_and_not_of_them_are_there_first() -> None:
+    builder = NetBuilder("reads")
+    for table in "tu":
+        builder.parameter(Parameter(table, (ROWS, 2), "float32", "table", Init("constant", (0.0,))))
+    first, label = builder.input(Blob("first", (B, 3), "int64")), builder.input(Blob("label", (B,), "float32"))
+    attrs = {"padding_idx": -1}
+    (rows,) = builder.add("Embedding", ("t", first), attrs=attrs)
+    (of_rows,) = builder.add("ArgMax", (rows,), attrs={"axis": 2, "keepdims": False})
+    (others,) = builder.add("Embedding", ("u", of_rows), attrs=attrs)
+    (later,) = builder.add("Mul", (first, first))
+    (again,) = builder.add("Embedding", ("t", later), attrs=attrs, outputs=("again",))
+    net = lower_lookups(builder.build((others, again)))
+    parameters = draw_parameters(net, 0)
+    values = run_net(net, parameters, {"first": torch.tensor([[0, 1, 2], [3, 1, 0]]), label: torch.zeros(2)})
+    assert torch.equal(values["again"], parameters["t"][torch.tensor([[0, 1, 4], [9, 1, 0]])])
+    assert torch.equal(values[others], parameters["u"][parameters["t"][values["first"]].argmax(2)])
