@@ -172,6 +172,7 @@ def of_draws(*given: torch.Tensor) -> torch.Tensor:
     others = torch.multinomial(states[real].abs() + 0.1, 2)
     far = (states[real][:, None] * model.items(negatives)).sum(2) + states[real].gather(1, others).sum(1, keepdim=True)
     noise = torch.randn_like(states[real]) + torch.rand(len(near[real]), 1)
+    noise = noise + torch.rand(len(near[real]) + len(near[near > 0])).sum() / 50
     return nn.functional.softplus(far - near[real][:, None]).mean() + (states[real] * noise).square().mean()
 
 
@@ -212,17 +213,11 @@ def among_pairs(*given: torch.Tensor) -> torch.Tensor:
     return nn.functional.softplus(z[None] - z[:, None])[y[:, None] > y[None]].sum()
 
 
-def drawn_for_picked(*given: torch.Tensor) -> torch.Tensor:
-    _, _, near, _, ids, _, _ = given
-    return torch.rand_like(near[ids > 0]).sum() + near.sum()
-
-
 REFUSED = {
     guarded: r"of how many elements a mask picks, has no place in a net; .* divide them by max\(len\(picked\), 1\) \(in its forward",
     changed: r"forward\(\) changes a mask in place that it has made twice: make it once",
     rescued: r"another way by the values of a batch: .* \(\S+test_picks.py:\d+\)$",
     among_pairs: "^aten.index.Tensor .* a mask that depends on the batch must have it as one dimension",
-    drawn_for_picked: r"^aten.rand_like.default in forward\(\) .*: the shape .* depends on how many elements a mask picks",
 }
 
 

@@ -171,10 +171,6 @@ COUNTED: dict[str, tuple[Forward, str]] = {
         lambda m, x: x + torch.repeat_interleave(x[:, 0], x[:, 1].long().abs()).sum(),
         "how many it finds depends on the values of a batch",
     ),
-    "draws for two masks": (
-        lambda m, x: x + torch.randn(len(x[x > 0]) + len(x[x > 1])).sum(),
-        "depends on the values of a batch",
-    ),
     "bincount": (lambda m, x: x + torch.bincount(x[:, 0].long(), minlength=4), "write it as F.one_hot"),
 }
 
