@@ -86,6 +86,25 @@ def _diagonal(graph: Graph, op: Op) -> None:
     _taken(graph, flat, places.tolist(), rank - 2, op.outputs[0])
 
 
+def _diagonal_scatter(graph: Graph, op: Op) -> None:
+    """The two dimensions are made one at the end for it, and two again where they were."""
+    rank = len(graph.blob(op.inputs[0]).shape)
+    first, second = (int(number(op, name, default)) % rank for name, default in (("dim1", 0), ("dim2", 1)))
+    rows, columns = _size(graph, op, first), _size(graph, op, second)
+    size = rows * columns
+    places = torch.arange(size).view(rows, columns).diagonal(int(number(op, "offset"))).tolist()
+    where = {place: size + nth for nth, place in enumerate(places)}
+    order = [d for d in range(rank) if d not in (first, second)] + [first, second]
+    x = graph.add("Transpose", graph.value(op.inputs[0], op), attrs={"perm": tuple(order)})
+    flat = graph.add("Reshape", x, graph.ints(*[0] * (rank - 2), size))
+    joined = graph.add("Concat", flat, graph.value(op.inputs[1], op), attrs={"axis": rank - 2})
+    indices = graph.ints(*(where.get(place, place) for place in range(size)))
+    taken = graph.add("Gather", joined, indices, attrs={"axis": rank - 2})
+    square = graph.add("Reshape", taken, graph.ints(*[0] * (rank - 2), rows, columns))
+    back = tuple(order.index(d) for d in range(rank))
+    graph.add("Transpose", square, attrs={"perm": back}, output=op.outputs[0])
+
+
 RULES: Mapping[str, Callable[[Graph, Op], None]] = {
     "Roll": _roll,
     "RepeatInterleave": _repeat,
@@ -93,4 +112,5 @@ RULES: Mapping[str, Callable[[Graph, Op], None]] = {
     "SliceScatter": _slice_scatter,
     "SelectScatter": _select_scatter,
     "Diagonal": _diagonal,
+    "DiagonalScatter": _diagonal_scatter,
 }

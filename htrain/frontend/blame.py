@@ -95,6 +95,12 @@ def noted_guards() -> Iterator[Guards]:
 
 def asked_by_model() -> bool:
     """Whether an `if` of code that is not torch's, or another use of a number by Python, is what asks torch for one."""
+    frame, by_python = asking()
+    return by_python and (frame is None or not frame.f_code.co_filename.startswith(_TORCH))
+
+
+def asking() -> tuple[FrameType | None, bool]:
+    """The innermost code that asks torch for a number, and not for its caller; and whether it uses it as a number of Python's."""
     frame: FrameType | None = sys._getframe(1)
     by_python = False
     while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
@@ -102,7 +108,7 @@ def asked_by_model() -> bool:
         name = getattr(frame.f_locals.get("func"), "__name__", "") if name == "__torch_function__" else name
         by_python = by_python or name in _OF_PYTHON
         frame = frame.f_back
-    return by_python and (frame is None or not frame.f_code.co_filename.startswith(_TORCH))
+    return frame, by_python
 
 
 def _users_line(frame: FrameType | None) -> str:

@@ -24,13 +24,14 @@ class Captured:
 
     `values` are the tensors of parameters whose init is `file`. `notes` say, a sentence each, what the frontend decided that the user may want to know.
     `origins` are those of an ONNX file's parameters: several tensors where the file stores one weight more than once, and none for what it left out, as it
-    started as zeros.
+    started as zeros. `supposed` are the lines (`model.py:31`) that ask whether a mask picks anything: the net is that of batches in which it does.
     """
 
     net: Net
     values: Mapping[str, torch.Tensor]
     notes: tuple[str, ...] = ()
     origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
+    supposed: tuple[str, ...] = ()
 
 
 def without_gradients(net: Net) -> tuple[Net, list[str]]:

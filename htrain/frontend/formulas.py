@@ -1,21 +1,49 @@
-"""Functions of torch that look at the values of a batch to check them, which no graph can: while a model is captured they are their formulas."""
+"""Functions of torch that no graph can hold as they are, as they look at the values of a batch to check them, or lose a shape: their formulas while a model
+is captured.
+"""
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+Number = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A tensor that is a number of what a mask picks, as long as neither it nor what it was made of is changed in place."""
+
+    number: Number
+    versions: tuple[tuple[torch.Tensor, int], ...]
+
+    def holds(self) -> bool:
+        return all(tensor._version == version for tensor, version in self.versions)
+
 
 class Formulas(TorchFunctionMode):
-    """Within, F.gaussian_nll_loss, torch.cov and torch.corrcoef compute what they would, and check nothing."""
+    """Within, F.gaussian_nll_loss, torch.cov and torch.corrcoef compute what they would, and check nothing; masked_select of rows picks rows. A count
+    of what a mask picks is one number with that of all that picks by it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counted: dict[int, _Counted] = {}  # by the ids of tensors that are kept for these
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return _FORMULAS.get(func, func)(*args, **(kwargs or {}))
+        given = kwargs or {}
+        if func in _NUMBERS and (counted := self._counted.get(id(args[0]))) is not None and counted.holds():
+            return _NUMBERS[func](counted.number())
+        result = _FORMULAS.get(func, func)(*args, **given)
+        if not given and isinstance(result, torch.Tensor) and (number := _number_of(func, args, self._counted)):
+            self._counted[id(result)] = _Counted(number, ((result, result._version), (args[0], args[0]._version)))
+        return result
 
 
 def _gaussian_nll(
@@ -53,8 +81,57 @@ def _correlation(input: torch.Tensor) -> torch.Tensor:
     return (found / deviation[:, None] / deviation[None]).clamp(-1, 1)
 
 
+def _diagonal_filled(input: torch.Tensor, fill_value: float, wrap: bool = False) -> torch.Tensor:
+    """Of a matrix over the batch, too, of which torch fixes the size."""
+    if input.dim() != 2 or wrap:
+        return input.fill_diagonal_(fill_value, wrap)
+    rows, columns = (torch.arange(size, device=input.device) for size in input.shape)
+    return input.masked_fill_(rows[:, None] == columns, fill_value)
+
+
+def _selected(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """As rows where the mask is one for each row: as many elements as it picks, times those of a row, can be given the shape of rows again."""
+    rank = mask.dim()
+    while rank and isinstance(mask.shape[rank - 1], int) and mask.shape[rank - 1] == 1:
+        rank -= 1
+    row = input.shape[rank:]
+    alike = mask.dim() == input.dim() and str(input.shape[:rank]) == str(mask.shape[:rank])
+    if not rank or not alike or not all(isinstance(size, int) for size in row):
+        return torch.masked_select(input, mask)
+    return input[mask.reshape(mask.shape[:rank])].reshape(-1)
+
+
 _FORMULAS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
+    torch.Tensor.fill_diagonal_: _diagonal_filled,
+    **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), _selected),
 }
+
+
+def _number_of(func: Any, args: tuple[Any, ...], counted: Mapping[int, _Counted]) -> Number | None:
+    """What gives the number that a tensor without dimensions is: how many elements a mask picks, or whether it picks any, or so many."""
+    first = args[0] if args else None
+    if not isinstance(first, torch.Tensor):
+        return None
+    if func in _COUNTED and len(args) == 1 and first.dtype == torch.bool:
+        return lambda: _COUNTED[func](first.nonzero().shape[0])
+    if func in _COMPARED and id(first) in counted and counted[id(first)].holds() and isinstance(args[1], int):
+        number = counted[id(first)].number
+        return lambda: _COMPARED[func](number(), args[1])
+    return None
+
+
+_COUNTED: dict[Any, Callable[[Any], Any]] = {
+    **dict.fromkeys(
+        (torch.sum, torch.Tensor.sum, torch.count_nonzero, torch.Tensor.count_nonzero), lambda count: count
+    ),
+    **dict.fromkeys((torch.any, torch.Tensor.any), lambda count: count > 0),
+}
+_COMPARED: dict[Any, Callable[[Any, int], Any]] = {
+    getattr(where, name): getattr(operator, python)
+    for where in (torch, torch.Tensor)
+    for name, python in (("eq", "eq"), ("ne", "ne"), ("gt", "gt"), ("ge", "ge"), ("lt", "lt"), ("le", "le"))
+} | {getattr(torch.Tensor, f"__{name}__"): getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")}
+_NUMBERS: dict[Any, Callable[[Any], Any]] = {torch.Tensor.item: lambda number: number, torch.Tensor.__bool__: bool}

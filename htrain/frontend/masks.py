@@ -4,6 +4,8 @@ Code says `x[ids != 0]` and `y[ids != 0]`, and torch has a number of its own for
 whether so many are none, or one: the answer is that of any larger number, as for the size of a batch. What the model's own code asks is its own to answer.
 """
 
+from dis import opname
+from types import FrameType
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 from torch.overrides import TorchFunctionMode
 
 from htrain.errors import ModelError
-from htrain.frontend.blame import asked_by_model
+from htrain.frontend.blame import asked_by_model, asking
 
 _COMPARED = {"eq", "ne", "gt", "ge", "lt", "le", "__eq__", "__ne__", "__gt__", "__ge__", "__lt__", "__le__", "greater", "less", "not_equal",
              "greater_equal", "less_equal", "isnan", "isfinite", "isin"}  # fmt: skip
@@ -70,6 +72,7 @@ class SameMasks(TorchFunctionMode):
         self._shared: list[tuple[torch.Tensor, int]] = []
         self._counts: set[Any] = set()  # symbols of how many a mask picks
         self._evaluate: Any = None
+        self.supposed: dict[str, None] = {}  # lines of the model that ask whether a mask picks anything, in order
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -114,11 +117,25 @@ class SameMasks(TorchFunctionMode):
                 return original(shapes, *args, **given)
             except GuardOnDataDependentSymNode as error:
                 answer = self._usual(error.cond)
-                if answer is None or asked_by_model():
+                if answer is None or (asked_by_model() and not self._is_supposed(error.cond)):
                     raise
                 return answer
 
         return evaluate
+
+    def _is_supposed(self, question: Any) -> bool:
+        """Whether an `if` asks whether a mask picks anything: the answer is yes, and its line is kept in `supposed`.
+
+        It has one answer for none, and another for any other number. Where bool() asks, the answer is a number of the model, and may be no constant.
+        """
+        symbols, (frame, _) = question.free_symbols, asking()
+        if frame is None or not _is_branch(frame) or len(symbols) != 1 or not symbols <= self._counts:
+            return False
+        none, *others = (str(question.subs(dict.fromkeys(symbols, count))) for count in (0, 1, 2, 3, 1009))
+        if len(set(others)) != 1 or {none, others[0]} != {"True", "False"}:
+            return False
+        self.supposed[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
+        return True
 
     def _usual(self, question: Any) -> Any:
         """The answer for any large numbers; None where it depends on them, or on more than what masks pick and the batch."""
@@ -156,3 +173,8 @@ def _key(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return tuple(_key(each) for each in value)
     return type(value).__name__, str(value)
+
+
+def _is_branch(frame: FrameType) -> bool:
+    """Whether what a frame is at decides where it goes on, as `if`, `assert` and `while` do."""
+    return opname[frame.f_code.co_code[frame.f_lasti]].startswith(("POP_JUMP", "TO_BOOL"))

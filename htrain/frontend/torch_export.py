@@ -53,6 +53,7 @@ _TRANSLATED = (
     "t.default",
     "square.default",
 )
+SUPPOSED = "htrain_supposed"  # in the meta of a program's module: the lines that ask whether a mask picks anything, where the answer was yes
 _LARGEST = 1 << 31  # with no bound, torch asks for one where the number of elements would not be an int64
 _WRITING = ("batch_norm.default",)
 _FIXED = (
@@ -85,12 +86,23 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
         return _exported(model, example_inputs)
     except (_FixedBatchError, _ByValuesError) as error:
         try:
-            with symbolic_casts(model) if isinstance(error, _FixedBatchError) else SameMasks():
-                return _exported(model, example_inputs)
+            return _exported_anew(model, example_inputs, error)
         except ChangedMaskError:
             raise
-        except ModelError:
-            raise error from None
+        except ModelError as again:
+            got_further = isinstance(error, _ByValuesError) and not isinstance(again, _ByValuesError)
+            raise (again if got_further else error) from None
+
+
+def _exported_anew(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], error: ModelError) -> ExportedProgram:
+    """The program of a model that was not captured for `error`, with what answers the question that its code asks."""
+    if isinstance(error, _FixedBatchError):
+        with symbolic_casts(model):
+            return _exported(model, example_inputs)
+    with SameMasks() as masks:
+        program = _exported(model, example_inputs)
+    program.graph_module.meta[SUPPOSED] = tuple(masks.supposed)
+    return program
 
 
 def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:

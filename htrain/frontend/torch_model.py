@@ -17,7 +17,7 @@ from htrain.frontend.draws import draws_always, draws_of
 from htrain.frontend.graph_outputs import logit_of, needed_for, own_outputs
 from htrain.frontend.indexed_tables import write_lookups
 from htrain.frontend.module_checks import check_module
-from htrain.frontend.torch_export import export, is_bag
+from htrain.frontend.torch_export import SUPPOSED, export, is_bag
 from htrain.frontend.translation import PickedShapeError, Translation, dtype_name, static_value
 from htrain.frontend.unwritten import UNWRITTEN
 from htrain.net.net import Init, Net, Parameter
@@ -66,8 +66,20 @@ def capture(
     used, frozen = without_gradients(only_needed(net))
     kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
     mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
-    notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing)
-    return Captured(used, kept, notes)
+    supposed = program.graph_module.meta.get(SUPPOSED, ())
+    notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing, *_supposed(supposed))
+    return Captured(used, kept, notes, supposed=supposed)
+
+
+def _supposed(lines: Sequence[str]) -> list[str]:
+    """A sentence for the lines that ask whether a mask picks anything."""
+    return (
+        [
+            f"a mask is taken to pick something in every batch ({', '.join(lines)}): sums over nothing are 0, with no other way to go"
+        ]
+        if lines
+        else []
+    )
 
 
 def _draws(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], logit: str | int, *, own_loss: bool) -> int:

@@ -34,6 +34,7 @@ _OTHERS = {
     "RnnRelu": "rnn_relu.input", "Roll": "roll", "Scatter": "scatter.src", "ScatterAdd": "scatter_add", "ScatterReduce": "scatter_reduce.two",
     "ScatterValue": "scatter.value", "SelectScatter": "select_scatter", "SliceScatter": "slice_scatter", "Sort": "sort", "LargestK": "topk",
     "SortStable": "sort.stable", "Variance": "var.correction", "RepeatInterleave": "repeat_interleave.self_int", "Deviation": "std.correction",
+    "DiagonalScatter": "diagonal_scatter",
 }  # fmt: skip
 _WITHOUT_GRADIENT = {
     "All": "all", "AllAlong": "all.dim", "Any": "any", "AnyAlong": "any.dim", "ArgMin": "argmin", "ArgSort": "argsort", "Bucketize": "bucketize.Tensor",

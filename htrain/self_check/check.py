@@ -1,7 +1,7 @@
 """The check: a captured model and its reference on a few random batches, and what is said where they differ."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -104,9 +104,33 @@ class _Check:
         for seed in range(1, _DRAWS):  # one may come of a kink that a value happens to lie on
             if found and (again := self._differences(self._draw(seed))):
                 raise ModelError(_message(again, self._reference.name))
+        if self._captured.supposed:
+            self._check_nothing_picked(draw)
         if self._loss == "bce" and not self._ours.probability:
             self._check_range(draw)
         return notes
+
+    def _check_nothing_picked(self, draw: Draw) -> None:
+        """Raises ModelError where the reference goes another way in a batch of zeros, of which most masks pick nothing: ids that are padding, no click.
+
+        What it raises of such a batch, or makes of it that is not finite, would end a training with PyTorch: there is nothing to compare.
+        """
+        zeros = {
+            name: torch.zeros_like(value) if name == "label" or not value.is_floating_point() else value
+            for name, value in draw.inputs.items()
+        }
+        label = torch.zeros_like(draw.label)
+        try:
+            theirs = self._theirs(draw.values, zeros, label)
+        except ModelError:
+            raise
+        except Exception:  # the user's forward() may raise anything
+            return
+        if not _is_finite(theirs):
+            return
+        found = differences(self._ours.run(draw.values, zeros, label), theirs, noise={})
+        if found:
+            raise ModelError(_message_of_nothing(found[0], self._captured.supposed, self._reference.name))
 
     def _differences(self, draw: Draw) -> list[Difference]:
         ours = self._ours.run(draw.values, draw.inputs, draw.label)
@@ -243,6 +267,14 @@ def _num_examples(inputs: Tensors) -> int:
 def _is_finite(outcome: Outcome) -> bool:
     entries = (g.rows if isinstance(g, Rows) else g for g in outcome.gradients.values())
     return math.isfinite(outcome.loss) and all(bool(torch.isfinite(e).all()) for e in entries)
+
+
+def _message_of_nothing(found: Difference, lines: Sequence[str], reference: str) -> str:
+    return (
+        f"forward() goes another way where a mask picks nothing ({', '.join(lines)}): in a batch of which ids and labels are 0, "
+        f"{found.what} is {found.ours:.4g}, by {reference} {found.theirs:.4g}; what is picked of nothing is a sum of 0 here: "
+        f"divide it by max(len(picked), 1), and write the other way as torch.where; --no-self-check compiles it all the same"
+    )
 
 
 def _message(found: list[Difference], reference: str) -> str:

@@ -12,6 +12,15 @@ from htrain.frontend.formulas import Formulas
 from htrain.self_check.capture import capture_model
 from htrain.spec.options import Options
 
+
+def _with_diagonal(x: torch.Tensor) -> torch.Tensor:
+    """Each example's matrix with another diagonal, as masks of attention are merged."""
+    found = x[:, :, None] * x[:, None]
+    found.diagonal(1, 1, 2).copy_(x[:, :3].exp())
+    torch.diagonal(found, dim1=1, dim2=2).zero_()
+    return found
+
+
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 VARIANCE = torch.tensor([1e-9, 0.3, 2.0, 1.0, 0.5, 4.0], dtype=torch.float64)  # the first is clamped
 CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -25,6 +34,10 @@ CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "full nll": lambda x: F.gaussian_nll_loss(x[:, 0], x[:, 1], x[:, 2].exp(), full=True, eps=0.9, reduction="none"),
     "nll of rows": lambda x: F.gaussian_nll_loss(x, x.roll(1, 0), x[:, 2].exp(), reduction="sum"),
     "nll of a number": lambda x: F.gaussian_nll_loss(x, x.roll(1, 0), 0.7),
+    "filled diagonal": lambda x: (x.T @ x).fill_diagonal_(2.0),
+    "filled diagonal of examples": lambda x: (x @ x.T).fill_diagonal_(-1.0),
+    "filled diagonals": lambda x: x[:4, :, None, None].repeat(1, 1, 4, 4).fill_diagonal_(0.5),
+    "diagonal set": lambda x: _with_diagonal(x),
     "module": lambda x: nn.GaussianNLLLoss()(x, x.roll(1, 0), x.exp()),
 }
 
@@ -55,6 +68,9 @@ class Regularised(nn.Module):
     "loss",
     [
         lambda y, score, label: F.gaussian_nll_loss(score, label, F.softplus(y[:, 1])),
+        lambda y, score, label: (
+            (_with_diagonal(y) - label[:, None, None]).square().mean() + (y @ y.T).fill_diagonal_(0.0).square().mean()
+        ),
         lambda y, score, label: F.mse_loss(score, label) + torch.cov(y.T).triu(1).pow(2).sum(),
         lambda y, score, label: 1 - torch.corrcoef(torch.stack([score, label + y[:, 1]]))[0, 1],
         lambda y, score, label: (

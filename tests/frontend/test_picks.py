@@ -1,6 +1,7 @@
 """What masks pick by the values of a batch has PyTorch's losses and gradients, whether they pick all, a few or nothing."""
 
 import math
+import re
 from functools import cache
 from typing import Any
 
@@ -186,7 +187,13 @@ def guarded(*given: torch.Tensor) -> torch.Tensor:
     """Which way it goes, a batch says: no net has both."""
     _, _, near, _, ids, _, _ = given
     picked = near[ids > 0]
-    return picked.mean() if len(picked) > 0 else near.sum() * 0
+    return picked.mean() if len(picked) > 3 else near.sum() * 0
+
+
+def whether_any(*given: torch.Tensor) -> torch.Tensor:
+    """That a mask picks something is a number here."""
+    _, _, near, _, ids, _, _ = given
+    return near.square().mean() * bool((ids > 0).any())
 
 
 def changed(*given: torch.Tensor) -> torch.Tensor:
@@ -214,6 +221,7 @@ def among_pairs(*given: torch.Tensor) -> torch.Tensor:
 
 
 REFUSED = {
+    whether_any: r"or of how many elements a mask picks, has no place in a net; .* \(in its forward",
     guarded: r"of how many elements a mask picks, has no place in a net; .* divide them by max\(len\(picked\), 1\) \(in its forward",
     changed: r"forward\(\) changes a mask in place that it has made twice: make it once",
     rescued: r"another way by the values of a batch: .* \(\S+test_picks.py:\d+\)$",
@@ -225,3 +233,28 @@ REFUSED = {
 def test_what_no_net_can_do_is_refused_with_its_line(loss: Any) -> None:
     with pytest.raises(ModelError, match=REFUSED[loss]):
         capture(Sequence(loss), EXAMPLE, own_loss=True)
+
+
+def test_a_line_that_asks_whether_a_mask_picks_anything_is_told_of() -> None:
+    captured = capture(Sequence(LOSSES["none_first"]), EXAMPLE, own_loss=True)
+    assert len(captured.supposed) == 2
+    lines = r"\(\S+picking.py:\d+, \S+picking.py:\d+\)"
+    assert re.fullmatch(rf"a mask is taken to pick something in every batch {lines}: .*", captured.notes[-1])
+
+
+def other_way(*given: torch.Tensor) -> torch.Tensor:
+    """Of a batch in which nothing is picked it learns something else."""
+    _, _, near, _, ids, logit, _ = given
+    if (ids > 0).any():
+        return near[ids > 0].square().mean()
+    return (logit - 3).square().mean()
+
+
+def test_what_is_learned_of_nothing_and_no_net_can_is_refused_with_its_line() -> None:
+    model = Sequence(other_way)
+    captured = capture(model, EXAMPLE, own_loss=True)
+    with pytest.raises(
+        ModelError,
+        match=r"goes another way where a mask picks nothing \(\S+test_picks.py:\d+\): .* the loss is 0, by PyTorch \d",
+    ):
+        check(captured, TorchReference(model, captured, ""), EXAMPLE, OWN)

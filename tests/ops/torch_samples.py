@@ -122,5 +122,6 @@ OF_TORCH = (
     aten("Variance", ROW, dim=(1,), correction=1.0), aten("Deviation", ROW, dim=(1,), correction=1.0), aten("RepeatInterleave", ROW, repeats=2, dim=1),
     aten("Bucketize", ROW, ((3,), lambda g, s: torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64))), aten("OneHot", ((B,), below(5)), num_classes=5),
     aten("SearchSorted", ((3,), lambda g, s: torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)), ROW), aten("Diagonal", ((B, 3, 3), normal), dim1=1, dim2=2),
-    aten("Unfold", ROW, dimension=1, size=2, step=1),
+    aten("Unfold", ROW, dimension=1, size=2, step=1), aten("DiagonalScatter", ((B, 3, 4), normal), ((B, 3), normal), offset=1, dim1=1, dim2=2),
+    aten("DiagonalScatter", ((3, B, 4), normal), ((B, 3), normal), dim1=0, dim2=2),
 )  # fmt: skip

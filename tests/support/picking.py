@@ -173,4 +173,49 @@ def of_rows_and_places(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor
     return bce(z, y) + (own.square().sum() + again.tanh().sum() + both.exp().sum()) / (len(own) + 1)
 
 
+def of_some_if_any(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    real, loss = ids > 0, bce(z, y)
+    if real.any():
+        loss = loss + near[real].square().mean()
+    if (y > 0.5).sum() == 0:
+        return loss
+    return loss + near[y > 0.5].mean()
+
+
+def of_none_first(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    """As DIEN's auxiliary loss begins."""
+    picked = near[ids > 0]
+    if picked.shape[0] == 0:
+        return near.sum() * 0
+    return bce(picked, torch.ones_like(picked)) if len(picked) > 0 else picked.mean()
+
+
+def of_counted(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    """The number of what is picked is that of the mask."""
+    real = ids > 0
+    count = real.sum().item()
+    picked = h[real]
+    assert picked.shape == (count, 4)
+    assert near[real].shape[0] == torch.count_nonzero(real).item()
+    places = torch.arange(count)
+    return (m.out(picked)[places, ids[real]] * (1 + places)).sum() / (count + 1) / 20
+
+
+def of_recounted(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    """A count that is changed in place is another number."""
+    real = ids > 0
+    count = real.sum()
+    count += 1
+    return near[real].square().sum() / count.item()
+
+
+def of_examples_selected(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    """Whole sequences, as DIEN picks those that are not empty."""
+    kept = ids[:, 0] > 0
+    states = torch.masked_select(h, kept.view(-1, 1, 1)).view(-1, LENGTH, 4)
+    back = torch.zeros_like(z)
+    back[kept] = (torch.cumsum(states, 1)[:, -1] * states[:, 0]).sum(1) * near[kept].mean(1)
+    return bce(z + back, y) + h.masked_select(kept[:, None, None]).square().sum() / 90
+
+
 LOSSES = {name.removeprefix("of_"): loss for name, loss in sorted(globals().items()) if name.startswith("of_")}
