@@ -279,10 +279,11 @@ def _of_each(t: Translation, call: Call, flat: str, of_index: Sequence[Dim], kep
 
 
 def _index_put(t: Translation, call: Call) -> None:
-    """x[mask] = number; x[:, i] = values, along one dimension; or x[b, i, ...] = values, where b is each example itself."""
-    mask, given = call.args[1][0], [axis for axis, index in enumerate(call.args[1]) if index is not None]
-    if len(call.args[1]) == 1 and mask is not None and mask.meta["val"].dtype == torch.bool:
-        _put_by_mask(t, call, mask)
+    """x[mask] = number, x[:, mask] = number; x[:, i] = values, along one dimension; or x[b, i, ...] = values, where b is each example itself."""
+    given = [axis for axis, index in enumerate(call.args[1]) if index is not None]
+    masks = [index for index in call.args[1] if index is not None and index.meta["val"].dtype == torch.bool]
+    if len(given) == 1 and masks and (not given[0] or not _is_several(call)):
+        _put_by_mask(t, call, masks[0], given[0])
     elif is_pick(t, call):
         put(t, call)
     elif len(given) == 1 and given[0] and isinstance(t.shape(call.args[0])[given[0]], int):
@@ -291,17 +292,22 @@ def _index_put(t: Translation, call: Call) -> None:
         _put_of_each(t, call)
 
 
-def _put_by_mask(t: Translation, call: Call, mask: fx.Node) -> None:
-    source, value = call.args[0], call.args[2]
-    sizes = value.meta["val"].shape if isinstance(value, fx.Node) else (0,)
-    several = not all(isinstance(d, int) and d == 1 for d in sizes) or argument(call, 3, "accumulate", False)
+def _is_several(call: Call) -> bool:
+    """Whether more than one number is assigned, or one is added."""
+    sizes = call.args[2].meta["val"].shape if isinstance(call.args[2], fx.Node) else (0,)
+    return not all(isinstance(d, int) and d == 1 for d in sizes) or bool(argument(call, 3, "accumulate", False))
+
+
+def _put_by_mask(t: Translation, call: Call, mask: fx.Node, first: int) -> None:
+    """By a mask over the dimensions from `first` on."""
+    source, value, several = call.args[0], call.args[2], _is_several(call)
     if several and is_pick(t, call):
         put(t, call)
         return
     if several:
         raise refuse(t, call, "what is assigned to by a mask must be given one number: use torch.where")
     name = t.blob(mask)
-    missing = len(source.meta["val"].shape) - len(mask.meta["val"].shape)
+    missing = len(source.meta["val"].shape) - first - len(mask.meta["val"].shape)
     if missing:
         shape = (*(d if isinstance(d, int) else -1 for d in t.shape(mask)), *(1,) * missing)
         name = t.step(call.node, "Reshape", (name,), {"shape": shape})

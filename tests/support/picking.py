@@ -201,6 +201,14 @@ def of_counted(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor, z: Ten
     return (m.out(picked)[places, ids[real]] * (1 + places)).sum() / (count + 1) / 20
 
 
+def of_columns_masked(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    """What is assigned to by a mask of dimensions behind the first, as buckets of places are."""
+    columns, planes = m.out.weight[:3] @ h.reshape(-1, 4).T, h.permute(2, 0, 1).contiguous()
+    columns[:, (ids == 0).view(-1)] = 0.5
+    planes[:, ids > 0] = -1.0
+    return columns.square().mean() + (planes * near).square().mean()
+
+
 def of_recounted(m: Any, h: Tensor, near: Tensor, far: Tensor, ids: Tensor, z: Tensor, y: Tensor) -> Tensor:
     """A count that is changed in place is another number."""
     real = ids > 0
