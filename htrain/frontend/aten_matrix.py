@@ -29,8 +29,7 @@ def _linear(t: Translation, call: Call) -> None:
 
 def _bias(t: Translation, call: Call, bias: fx.Node) -> str:
     """A number for each output: one for all of them is broadcast, which FC's gradient would not sum."""
-    width, name = call.args[1].meta["val"].shape[0], t.blob(bias)
-    return name if t.shape(bias) == (width,) else t.step(call.node, "BroadcastTo", (name,), {"shape": (width,)})
+    return t.broadcast(call.node, t.blob(bias), t.shape(call.args[1])[:1])
 
 
 def _matmul(t: Translation, call: Call) -> None:

@@ -30,7 +30,7 @@ from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
 from htrain.frontend.masks import ChangedMaskError, SameMasks
 from htrain.frontend.packed_sequences import padded_sequences
-from htrain.frontend.sparse_products import SparseProducts
+from htrain.frontend.sparse_products import SparseProducts, sparse_constants
 from htrain.frontend.tensor_length import symbolic_lengths
 from htrain.frontend.unchanged import unchanged
 from htrain.frontend.whole_bags import whole_bags
@@ -82,6 +82,11 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     `model` may be on the meta device; it is left as it was. What forward() says about gradients is in the program
     (`htrain.frontend.gradient_rules`). Raises ModelError in one line when torch cannot capture it.
     """
+    with sparse_constants(model):
+        return _exported_at_last(model, example_inputs)
+
+
+def _exported_at_last(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     try:
         return _exported(model, example_inputs)
     except (_FixedBatchError, _ByValuesError) as error:

@@ -201,7 +201,9 @@ def _twin(parameter: nn.Parameter, value: torch.Tensor) -> nn.Parameter:
 
 @contextmanager
 def _buffers_kept(module: nn.Module) -> Iterator[None]:
-    kept = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_meta]
+    kept = [
+        (buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_meta and buffer.layout == torch.strided
+    ]
     try:
         yield
     finally:

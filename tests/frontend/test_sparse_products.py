@@ -16,6 +16,7 @@ FORMS = {
     "matmul": torch.matmul,
     "@": lambda a, b: a @ b,
     "method": lambda a, b: a.mm(b),
+    "moved": lambda a, b: torch.mm(a.to(b.device).detach().float(), b),
 }
 
 
@@ -40,13 +41,35 @@ def graph() -> torch.Tensor:
     )
 
 
-@pytest.mark.parametrize("form", ["sparse.mm", "matmul", "@", "method"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_a_graph_convolution_is_trained_as_by_pytorch(form: str, layout: torch.layout) -> None:
     module = Convolved(form, graph() if layout == torch.sparse_coo else graph().to_sparse_csr())
     model = capture_model(module, schema=CRITEO, example_inputs=IDS, logit="", label="")
     assert model.compare(Options()) == ()
     assert module.graph.layout == layout
+
+
+def test_a_graph_may_be_a_buffer() -> None:
+    module = Convolved("@", torch.zeros(()))
+    del module.graph
+    module.register_buffer("first", torch.ones(1))
+    module.register_buffer("graph", graph())
+    module.register_buffer("last", torch.ones(1))
+    model = capture_model(module, schema=CRITEO, example_inputs=IDS, logit="", label="")
+    assert model.compare(Options()) == ()
+    assert list(dict(module.named_buffers())) == ["first", "graph", "last"]
+    assert "graph" not in vars(module)
+
+
+def test_a_graph_of_which_edges_are_dropped_is_refused_with_the_cure() -> None:
+    class Dropped(Convolved):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            kept = torch.sparse_coo_tensor(self.graph._indices(), nn.functional.dropout(self.graph._values()), (9, 9))
+            return self.top(torch.sparse.mm(kept, self.nodes.weight)[ids]).squeeze(1)
+
+    with pytest.raises(ModelError, match=r"a sparse tensor that it makes itself, .* by F.dropout"):
+        capture(Dropped("@", graph()), IDS)
 
 
 def test_a_sparse_matrix_that_is_trained_is_refused() -> None:
