@@ -11,11 +11,10 @@ from htrain.errors import ModelError
 
 _CHUNKS = frozenset({torch.chunk, torch.Tensor.chunk})
 _SPLITS = frozenset({torch.split, torch.Tensor.split})
-_SELECTS = frozenset({torch.masked_select, torch.Tensor.masked_select})
 
 
 class BatchParts(TorchFunctionMode):
-    """Within, batches that were joined are cut into slices, what a mask selects is indexed by it, and distances are computed in one way for any number of rows.
+    """Within, batches that were joined are cut into slices, and distances are computed in one way for any number of rows.
 
     Raises ModelError for torch.pdist of a batch, whose pairs are no multiple of it.
     """
@@ -28,8 +27,6 @@ class BatchParts(TorchFunctionMode):
             found = _sizes(func, *args, **given)
             if found is not None:
                 return _slices(args[0], *found)
-        if func in _SELECTS and not given and [*map(str, args[0].shape)] == [*map(str, args[1].shape)]:
-            return args[0][args[1]]  # as many as any other tensor has where the same mask picks, for torch, too
         if func is torch.cdist and _has_batch(*args[:2]):
             given = {**given, "compute_mode": "donot_use_mm_for_euclid_dist"}  # else more than 25 rows are another op
         if func in (torch.pdist, torch.nn.functional.pdist) and _has_batch(args[0]):

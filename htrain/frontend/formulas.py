@@ -98,6 +98,8 @@ def _selected(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     alike = mask.dim() == input.dim() and str(input.shape[:rank]) == str(mask.shape[:rank])
     if not rank or not alike or not all(isinstance(size, int) for size in row):
         return torch.masked_select(input, mask)
+    if rank == mask.dim():  # the mask itself, for torch knows how many it picks by what it is
+        return input[mask]
     return input[mask.reshape(mask.shape[:rank])].reshape(-1)
 
 

@@ -111,26 +111,25 @@ class _Check:
         return notes
 
     def _check_nothing_picked(self, draw: Draw) -> None:
-        """Raises ModelError where the reference goes another way in a batch of zeros, of which most masks pick nothing: ids that are padding, no click.
+        """Raises ModelError where the reference goes another way in batches of which most masks pick nothing: ids that are padding, no click and
+        numbers below 0; and, for masks of the others, one id, clicks alone and numbers above 0.
 
         What it raises of such a batch, or makes of it that is not finite, would end a training with PyTorch: there is nothing to compare.
         """
-        zeros = {
-            name: torch.zeros_like(value) if name == "label" or not value.is_floating_point() else value
-            for name, value in draw.inputs.items()
-        }
-        label = torch.zeros_like(draw.label)
-        try:
-            theirs = self._theirs(draw.values, zeros, label)
-        except ModelError:
-            raise
-        except Exception:  # the user's forward() may raise anything
-            return
-        if not _is_finite(theirs):
-            return
-        found = differences(self._ours.run(draw.values, zeros, label), theirs, noise={})
-        if found:
-            raise ModelError(_message_of_nothing(found[0], self._captured.supposed, self._reference.name))
+        for number in (0, 1):
+            inputs = {name: _of_one_kind(name, value, number) for name, value in draw.inputs.items()}
+            label = torch.full_like(draw.label, number)
+            try:
+                theirs = self._theirs(draw.values, inputs, label)
+            except ModelError:
+                raise
+            except Exception:  # the user's forward() may raise anything
+                continue
+            if not _is_finite(theirs):
+                continue
+            found = differences(self._ours.run(draw.values, inputs, label), theirs, noise={})
+            if found:
+                raise ModelError(_message_of_nothing(found[0], self._captured.supposed, self._reference.name))
 
     def _differences(self, draw: Draw) -> list[Difference]:
         ours = self._ours.run(draw.values, draw.inputs, draw.label)
@@ -246,6 +245,13 @@ def _check_probability(outputs: torch.Tensor) -> None:
             f"the model's output is {float(outputs.min()):.3g} to {float(outputs.max()):.3g} on a random batch, no probability, as the loss bce_probability "
             "takes it: train a logit with --loss bce"
         )
+
+
+def _of_one_kind(name: str, value: torch.Tensor, number: int) -> torch.Tensor:
+    """All ids and labels are 0 or 1, and all numbers of the sign that goes with it."""
+    if name == "label" or not value.is_floating_point():
+        return torch.full_like(value, number)
+    return value.abs() if number else -value.abs()
 
 
 def _disturbed(values: Values) -> Values:

@@ -250,8 +250,17 @@ def other_way(*given: torch.Tensor) -> torch.Tensor:
     return (logit - 3).square().mean()
 
 
-def test_what_is_learned_of_nothing_and_no_net_can_is_refused_with_its_line() -> None:
-    model = Sequence(other_way)
+def other_way_of_clicks(*given: torch.Tensor) -> torch.Tensor:
+    """It is examples without a click that it asks for."""
+    *_, logit, clicks = given
+    if (clicks < 0.5).any():
+        return logit[clicks < 0.5].square().mean()
+    return (logit - 3).square().mean()
+
+
+@pytest.mark.parametrize("way", [other_way, other_way_of_clicks])
+def test_what_is_learned_of_nothing_and_no_net_can_is_refused_with_its_line(way: Any) -> None:
+    model = Sequence(way)
     captured = capture(model, EXAMPLE, own_loss=True)
     with pytest.raises(
         ModelError,
