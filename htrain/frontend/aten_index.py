@@ -109,7 +109,7 @@ def _none_if_beyond(t: Translation, call: Call, name: str, parts: Sequence[tuple
     beyond = [
         t.step(call.node, "NotEqual", (part, t.step(call.node, "Mod", (part, t.blob(size)))))
         for part, index, size in parts
-        if isinstance(index, fx.Node) and not is_place(index)
+        if isinstance(index, fx.Node)
     ]
     if not beyond:
         return name

@@ -168,6 +168,18 @@ def test_a_place_that_is_not_there_is_an_error(then: Forward, place: int) -> Non
         ours.run(values, {"ids": ids}, torch.zeros(2))
 
 
+def test_a_place_that_was_found_in_something_wider_is_an_error() -> None:
+    """It was one of the next example."""
+    model = Indexed(lambda m, rows, ids: rows[torch.where(torch.cat([ids > 60, ids > 40], 1))].sum() + rows)
+    ours = Ours(capture(model, {"ids": torch.zeros(3, 4, dtype=torch.int64)}), Options())
+    values = Values(dict(model.named_parameters()), {"rows.weight": Table(50, model.rows.weight.detach())})
+    ids = torch.tensor([[0, 1, 2, 3], [3, 3, 0, 1]])
+    ours.run(values, {"ids": ids}, torch.zeros(2))
+    ids[0, 1] = 45
+    with pytest.raises((ModelError, IndexError)):
+        ours.run(values, {"ids": ids}, torch.zeros(2))
+
+
 def test_a_constant_place_that_is_not_there_is_refused() -> None:
     forward = Indexed(lambda m, rows, ids: rows[:, torch.tensor([0, 4])])
     with pytest.raises(ModelError, match="a dimension of 4 has no place 4"):
