@@ -1,7 +1,8 @@
 """What a capture must know of masks that pick elements by the values of a batch: which are the same mask, and that as many as they pick is no special number.
 
 Code says `x[ids != 0]` and `y[ids != 0]`, and torch has a number of its own for how many each picks. Here one mask is made of both. And code of torch asks
-whether so many are none, or one: the answer is that of any larger number, as for the size of a batch. What the model's own code asks is its own to answer.
+whether so many are none, or one: the answer is that of any larger number, as for the size of a batch. What the model's own code asks is its own to answer, but
+for whether a mask picks anything: that is told of, and the self-check looks at batches in which none does.
 """
 
 from dis import opname
@@ -19,41 +20,13 @@ _COMPARED = {"eq", "ne", "gt", "ge", "lt", "le", "__eq__", "__ne__", "__gt__", "
              "greater_equal", "less_equal", "isnan", "isfinite", "isin"}  # fmt: skip
 _JOINED = {"logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "__invert__",
            "__and__", "__or__", "__xor__", "__rand__", "__ror__", "any", "all", "bool"}  # fmt: skip
-_VIEWED = {
-    "view",
-    "reshape",
-    "flatten",
-    "unsqueeze",
-    "squeeze",
-    "expand",
-    "select",
-    "narrow",
-    "t",
-    "transpose",
-    "permute",
-    "__getitem__",
-}
-_COUNTED = {
-    "__mod__",
-    "remainder",
-    "__add__",
-    "add",
-    "__sub__",
-    "sub",
-    "__mul__",
-    "mul",
-    "__floordiv__",
-    "floor_divide",
-    "sum",
-    "long",
-    "int",
-    "to",
-}  # of whole numbers
+_VIEWED = {"view", "reshape", "flatten", "unsqueeze", "squeeze", "expand", "select", "narrow", "t", "transpose", "permute",
+           "__getitem__"}  # fmt: skip
+_COUNTED = {"__mod__", "remainder", "__add__", "add", "__sub__", "sub", "__mul__", "mul", "__floordiv__", "floor_divide", "sum", "long", "int",
+            "to"}  # fmt: skip  # of whole numbers
 _PICKING = {"__getitem__", "masked_select", "nonzero", "argwhere", "where"}
-_SIZES = (
-    (1009, 2003, 3001, 4001, 5003),
-    (4001, 3001, 2003, 1009, 503),
-)  # a question that has one answer for both is about small numbers
+# A question that has one answer for both is about small numbers.
+_SIZES = ((1009, 2003, 3001, 4001, 5003), (4001, 3001, 2003, 1009, 503))
 
 
 class ChangedMaskError(ModelError):
