@@ -228,7 +228,7 @@ def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:
             UsageError,
             "give either out=, a new run folder, or resume=",
         ),
-        ({"out": page}, UsageError, "already holds a run"),
+        ({"out": page}, UsageError, "holds something that is no run"),
     ):
         with pytest.raises(error, match=said):
             htrain.serve(page / "plan", **arguments)  # type: ignore[arg-type]
