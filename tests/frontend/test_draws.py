@@ -1,6 +1,7 @@
 """Models that draw random numbers: noise of training alone, and draws that evaluation makes, too."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -189,18 +190,22 @@ class Layer(nn.Module):
 
 
 def drawn_by(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, key: int) -> torch.Tensor:
+    return drawn_by_each(layer, x, key)[0]
+
+
+def drawn_by_each(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, *keys: int) -> list[torch.Tensor]:
     net = seed_dropouts(capture(Layer(layer), {"x": x[:4]}).net, 0)
-    return interpret(net, {}, {"x": x, BATCH_KEY.name: torch.tensor([key])}, len(x))
+    return [interpret(net, {}, {"x": x, BATCH_KEY.name: torch.tensor([key])}, len(x)) for key in keys]
 
 
 def test_the_largest_of_gumbel_noise_is_as_often_so_as_its_softmax_says() -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0])
-    ones = drawn_by(lambda x: F.gumbel_softmax(x, 0.7, hard=True), logits.expand(20000, 4), 3)
+    layer = partial(F.gumbel_softmax, tau=0.7, hard=True)
+    ones, again, other = drawn_by_each(layer, logits.expand(20000, 4), 3, 3, 4)
     assert bool(((ones - 1).abs() < 1e-6).sum(1).eq(1).all())
     torch.testing.assert_close(ones.mean(0), torch.softmax(logits, 0), rtol=0, atol=0.015)
-    again = drawn_by(lambda x: F.gumbel_softmax(x, 0.7, hard=True), logits.expand(20000, 4), 3)
     assert torch.equal(ones, again)
-    assert not torch.equal(ones, drawn_by(lambda x: F.gumbel_softmax(x, 0.7, hard=True), logits.expand(20000, 4), 4))
+    assert not torch.equal(ones, other)
 
 
 def test_ones_are_as_often_drawn_as_their_probability_says() -> None:
@@ -233,15 +238,13 @@ COUNTED = torch.tensor([1.0, 0.0, 3.0, 4.0])
 def test_whole_numbers_are_drawn_as_often_as_pytorch_draws_them(
     draw: Callable[[torch.Tensor], torch.Tensor], shares: list[float]
 ) -> None:
-    def drawn(key: int) -> torch.Tensor:
-        return drawn_by(lambda x: draw(x) + 0 * x[:, :1].int(), torch.zeros(20_000, 4), key).long()
-
-    first = drawn(3)
+    drawn = drawn_by_each(lambda x: draw(x) + 0 * x[:, :1].int(), torch.zeros(20_000, 4), 3, 3, 4)
+    first, again, other = (each.long() for each in drawn)
     assert first.shape == draw(torch.zeros(20_000, 4)).shape
     assert (torch.bincount(first.flatten()) / first.numel()).tolist() == pytest.approx(shares, abs=0.015)
     assert (first.flatten().bincount() == 0).tolist() == [share == 0 for share in shares]
-    assert torch.equal(first, drawn(3))
-    assert not torch.equal(first, drawn(4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_none_is_drawn_twice_without_replacement() -> None:
@@ -263,14 +266,12 @@ def test_the_rows_of_the_largest_tables_are_all_drawn() -> None:
 
 
 def test_a_random_order_has_each_example_once() -> None:
-    def drawn(key: int) -> torch.Tensor:
-        return drawn_by(lambda x: torch.randperm(x.shape[0])[:, None] + 0 * x[:, :1].int(), torch.zeros(1000, 4), key)[
-            :, 0
-        ]
-
-    assert drawn(1).sort().values.tolist() == list(range(1000))
-    assert not torch.equal(drawn(1), drawn(2))
-    assert abs(float(torch.corrcoef(torch.stack([drawn(1).double(), torch.arange(1000.0).double()]))[0, 1])) < 0.15
+    order, other = drawn_by_each(
+        lambda x: torch.randperm(x.shape[0])[:, None] + 0 * x[:, :1].int(), torch.zeros(1000, 4), 1, 2
+    )
+    assert order[:, 0].sort().values.tolist() == list(range(1000))
+    assert not torch.equal(order, other)
+    assert abs(float(torch.corrcoef(torch.stack([order[:, 0].double(), torch.arange(1000.0).double()]))[0, 1])) < 0.15
 
 
 class Disturbed(nn.Module):

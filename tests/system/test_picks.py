@@ -20,7 +20,19 @@ OPTIONS = with_flags(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LOSSES)
+# Of each kind: lookups of what was picked, what is put back, distinct items, other examples, another way, and places in two dimensions.
+TRAINED = (
+    "items_looked_up_behind",
+    "put_back",
+    "distinct_items",
+    "those_in_batch",
+    "clicked_examples",
+    "some_if_any",
+    "rows_and_places",
+)
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_what_a_mask_picks_is_trained_as_by_pytorch(name: str, tmp_path: Path) -> None:
     model = Sequence(LOSSES[name])
     wanted = own_losses(model, CLICKS, OPTIONS)
