@@ -16,6 +16,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: a name of a file may be of any bytes, on Linux, for which Python has signs that stand for none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def one_line(text: str) -> str:
     """`text` as one printable line of at most `LONGEST_LINE` characters; the middle of a longer one is left out."""
     line = printable(" ".join(text.split()))

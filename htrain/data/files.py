@@ -11,6 +11,7 @@ from htrain.data.reader import Source
 from htrain.data.rows import Rows
 from htrain.data.text import readable
 from htrain.errors import DataError
+from htrain.printable import is_unicode
 
 CHUNK_BITS = 32  # of a chunk's number that count within its file
 _CHUNKS = (1 << CHUNK_BITS) - 1
@@ -44,18 +45,9 @@ def _files_of(place: str, uri: str) -> list[AnyPath]:
         found = sorted((each for each in named if _is_data(each.name)), key=lambda each: each.parts)
         if not found:
             raise DataError(f"{place}: {'has no file' if is_folder else no_such_file(path)} (from '{uri}')")
-        if other := next((each for each in found if not _is_text(str(each))), None):
+        if other := next((each for each in found if not is_unicode(str(each))), None):
             raise DataError(f"{str(other)!r}: a name that is not UTF-8, which no run can write down: rename the file")
         return found
-
-
-def _is_text(name: str) -> bool:
-    """Whether a name is text: Linux takes any bytes for one."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _files_in(folder: AnyPath) -> Iterable[AnyPath]:

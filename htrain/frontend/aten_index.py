@@ -282,10 +282,13 @@ def _index_put(t: Translation, call: Call) -> None:
     """x[mask] = number, x[:, mask] = number; x[:, i] = values, along one dimension; or x[b, i, ...] = values, where b is each example itself."""
     given = [axis for axis, index in enumerate(call.args[1]) if index is not None]
     masks = [index for index in call.args[1] if index is not None and index.meta["val"].dtype == torch.bool]
-    if len(given) == 1 and masks and (not given[0] or not _is_several(call)):
-        _put_by_mask(t, call, masks[0], given[0])
-    elif is_pick(t, call):
+    several = _is_several(call)
+    if is_pick(t, call) and (several or not masks):
         put(t, call)
+    elif len(given) == 1 and masks and not several:
+        _put_by_mask(t, call, masks[0], given[0])
+    elif masks and given == [0]:
+        raise refuse(t, call, "what is assigned to by a mask must be given one number: use torch.where")
     elif len(given) == 1 and given[0] and isinstance(t.shape(call.args[0])[given[0]], int):
         _put_along(t, call, given[0])
     else:
@@ -299,13 +302,8 @@ def _is_several(call: Call) -> bool:
 
 
 def _put_by_mask(t: Translation, call: Call, mask: fx.Node, first: int) -> None:
-    """By a mask over the dimensions from `first` on."""
-    source, value, several = call.args[0], call.args[2], _is_several(call)
-    if several and is_pick(t, call):
-        put(t, call)
-        return
-    if several:
-        raise refuse(t, call, "what is assigned to by a mask must be given one number: use torch.where")
+    """One number, by a mask over the dimensions from `first` on."""
+    source, value = call.args[0], call.args[2]
     name = t.blob(mask)
     missing = len(source.meta["val"].shape) - first - len(mask.meta["val"].shape)
     if missing:

@@ -9,6 +9,7 @@ from msgspec import Meta, ValidationError, convert
 
 from htrain.errors import UsageError
 from htrain.net.placement import Split
+from htrain.printable import is_unicode
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.settings import (
@@ -62,7 +63,7 @@ def require_arguments(function: str, **values: object) -> None:
             raise UsageError(f"{function}: {name}: is a {type(value).__name__}, want a {_names(_CLASSES[name])}{hint}")
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{function}: {name}: {value} is not a finite number")
-        if isinstance(value, str | Path) and ("\x00" in str(value) or not _is_text(str(value))):
+        if isinstance(value, str | Path) and ("\x00" in str(value) or not is_unicode(str(value))):
             raise UsageError(f"{function}: {name}: {str(value)!r} holds what no name can")
         try:
             convert(value, _KINDS.get(name, Any))
@@ -93,11 +94,3 @@ def _words(kind: Any) -> str:
 
 def _names(kinds: type | tuple[type, ...]) -> str:
     return " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

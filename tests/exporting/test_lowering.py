@@ -9,7 +9,7 @@ import pytest
 import torch
 from op_samples import BINARY, MATRIX, REDUCTIONS, SAMPLES, SHAPES, UNARY
 from sample import Sample
-from torch_samples import OF_TORCH
+from torch_samples import OF_TORCH, RECURRENT
 
 from htrain.errors import ModelError
 from htrain.exporting.lowering import RULES, lower
@@ -160,15 +160,7 @@ def test_an_lstm_with_projections_has_no_form() -> None:
     for i, value in enumerate(values):
         batched = {0: (B, 5, 4), 1: (1, B, 3), 2: (1, B, 6)}
         builder.input(Blob(f"x{i}", batched.get(i, tuple(value.shape)), "float32"))
-    attrs = {
-        "has_biases": True,
-        "num_layers": 1,
-        "dropout": 0.0,
-        "train": True,
-        "bidirectional": False,
-        "batch_first": True,
-    }
-    net = builder.build(builder.add("Lstm", list(builder.inputs), attrs=attrs))
+    net = builder.build(builder.add("Lstm", list(builder.inputs), attrs=RECURRENT))
     with pytest.raises(ModelError, match=r"^Lstm '\w+' of the model itself: has no form in ONNX for "):
         lower(net, lambda table, row: row)
 

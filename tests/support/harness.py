@@ -106,12 +106,17 @@ def own_losses(model: nn.Module, data: str, options: Options) -> list[float]:
     for batch in batches_of(data, options.batch_size):
         outputs = model(batch["dense"], batch["sparse"], batch["label"])
         loss = outputs["loss"] if isinstance(outputs, dict) else next(output for output in outputs if not output.dim())
-        model.zero_grad()
-        loss.backward()
-        for step in steps:
-            step.step()
-        losses.append(loss.item())
+        losses.append(stepped(model, loss, steps))
     return losses
+
+
+def stepped(model: nn.Module, loss: torch.Tensor, steps: Sequence[torch.optim.Optimizer]) -> float:
+    """The loss, once each optimizer has stepped by its gradients."""
+    model.zero_grad()
+    loss.backward()
+    for step in steps:
+        step.step()
+    return loss.item()
 
 
 def sparse_and_dense_steps(model: nn.Module, options: Options) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import batches_of, relative_differences, run_roles, sparse_and_dense_steps
+from harness import batches_of, relative_differences, run_roles, sparse_and_dense_steps, stepped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -110,11 +110,7 @@ def trained_by_torch(model: nn.Module, data: str, options: Options) -> list[floa
                 module.key = key
         logit = model(batch["dense"], batch["sparse"])
         loss = nn.functional.binary_cross_entropy_with_logits(logit, batch["label"])
-        model.zero_grad()
-        loss.backward()
-        for step in steps:
-            step.step()
-        losses.append(loss.item())
+        losses.append(stepped(model, loss, steps))
     return losses
 
 

@@ -437,15 +437,13 @@ class RunningRole:
         if strangers:
             measured["strangers"] = strangers
         if self.trainer:
-            totals = self.trainer.totals
+            totals, has_ne = self.trainer.totals, is_binary(self.plan.options.loss)
             measured |= {
                 **({"repeated": self._own.get("open", 0)} if "incarnation" in self._own else {}),
                 "examples": totals.examples,
                 "steps": totals.steps,
                 "log_loss": totals.log_loss,
-                "positives": totals.positives
-                if is_binary(self.plan.options.loss)
-                else math.nan,  # no others have an NE
+                "positives": totals.positives if has_ne else math.nan,
                 "seconds_waited": self.trainer.seconds_waited,
                 "malformed": self.malformed.count,
                 **({EXAMPLE: self.malformed.example} if self.malformed.example else {}),
