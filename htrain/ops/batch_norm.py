@@ -5,7 +5,7 @@
 
 BatchNorm normalizes by the batch's own mean and variance, and moves the running ones towards them by `momentum`, as torch.nn.BatchNorm1d does
 while it trains. The running statistics are state of the net, and are read by no step: all contexts of a device add to them without locks (Hogwild), and
-the background sync averages those of groups like weights. Without them (`track_running_stats=False`) evaluation, too, normalizes by its batch.
+the background sync takes the mean of those of groups. Without them (`track_running_stats=False`) evaluation, too, normalizes by its batch.
 
 A batch of one value a channel has no variance: PyTorch refuses it; here, where it is what is left of an epoch, y is the bias, and the statistics stay. So they
 do in the empty batches of trainers in lockstep that have no data left.
@@ -60,7 +60,7 @@ def _by_statistics(
     *,
     epsilon: float,
 ) -> torch.Tensor:
-    """A variance that an average with momentum has carried below 0 is 0."""
+    """A variance below 0 is 0: rounds of older plans had momentum carry one there."""
     return F.batch_norm(x, mean, variance.clamp(min=0), scale, bias, training=False, eps=epsilon)
 
 

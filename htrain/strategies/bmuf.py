@@ -4,14 +4,19 @@ from collections.abc import Sequence
 
 from htrain.net.net import Init, Parameter
 from htrain.spec.dense_sync import Bmuf
-from htrain.strategies.centres import Call, Centred, collected
+from htrain.strategies.centres import Call, Centred, averaged, collected
 from htrain.sync.bmuf import momentum_of
 
 
 class Filtered(Centred[Bmuf]):
-    """The centre is where groups begin a block of steps; what they have learned in it, in the mean, moves it, and goes on to do so."""
+    """The centre is where groups begin a block of steps; what they have learned in it, in the mean, moves it, and goes on to do so.
+
+    A running statistic learns nothing: momentum would carry a variance past what any batch had, and below 0. Its centre is the mean of all groups.
+    """
 
     def kept(self, centre: Parameter) -> Sequence[Parameter]:
+        if centre.kind == "statistic":
+            return centre, *collected(centre)
         momentum = Parameter(
             f"{centre.name}:momentum", centre.shape, centre.dtype, "state", Init("constant", (0.0,)), of=centre.name
         )
@@ -25,6 +30,9 @@ class Filtered(Centred[Bmuf]):
             (*held, snapshot),
             {"groups": self.cluster.groups, "decay": decay, "lr": self.section.lr, "nesterov": self.section.nesterov},
         )
+
+    def collect_statistic(self, centre: str, snapshot: str) -> Call:
+        return averaged(centre, snapshot, self.cluster.groups)
 
     def absorb(self, centre: str, snapshot: str, answer: str) -> Call:
         return "OffCentre", (centre, snapshot), {"alpha": self.section.alpha, "barrier": True}

@@ -37,6 +37,10 @@ class Centred(Strategy[C], ABC):
         """The op that takes a snapshot to those of the other groups; None where no round waits for them."""
         return None
 
+    def collect_statistic(self, centre: str, snapshot: str) -> Call | None:
+        """The same for a running statistic, of which `kept` has made the centre."""
+        return self.collect(centre, snapshot)
+
     @abstractmethod
     def absorb(self, centre: str, snapshot: str, answer: str) -> Call:
         """The op that takes a snapshot into the centre and makes the answer, or only makes it where snapshots are collected."""
@@ -102,7 +106,8 @@ class Centred(Strategy[C], ABC):
             codecs = self._codec(f"{weight.name}:moved", weight), self._codec(f"{weight.name}:difference", weight)
             come, go = ((holder, _message(centers, weight, direction)) for direction in (0, 1))
             snapshot = self._arrived(made, weight, centre, codecs[0], come)
-            if collected := self.collect(centre.name, snapshot):
+            collect = self.collect_statistic if weight.kind == "statistic" else self.collect
+            if collected := collect(centre.name, snapshot):
                 made.change(*collected, weight)
             type, inputs, attrs = self.absorb(centre.name, snapshot, f"{weight.name}:difference")
             answer = made.op(type, inputs, weight, "difference", attrs)
@@ -114,6 +119,9 @@ class Centred(Strategy[C], ABC):
         return made.net(NetName.centre(host, holder))
 
     def _codec(self, name: str, weight: Parameter) -> Codec | None:
+        """None for what travels as it is. Statistics do: they are few, and a variance that is a little off may be below 0."""
+        if weight.kind == "statistic":
+            return None
         shape = tuple(dim for dim in weight.shape if isinstance(dim, int))
         return weight_codec(name, shape, *self.section.travels_as) if self.section.encodes else None
 
@@ -199,6 +207,11 @@ def collected(centre: Parameter) -> tuple[Parameter, Parameter]:
     """What snapshots are added up in, and how many there are: `:total` and `:arrived`, both nothing between rounds."""
     total = Parameter(f"{centre.name}:total", centre.shape, centre.dtype, "state", _NOTHING, of=centre.name)
     return total, Parameter(f"{centre.name}:arrived", (1,), "float32", "state", _NOTHING, of=centre.name)
+
+
+def averaged(centre: str, snapshot: str, groups: int) -> Call:
+    """The op by which a centre becomes the mean of the snapshots of all groups, with what `collected` keeps beside it."""
+    return "AverageSnapshots", (centre, f"{centre}:total", f"{centre}:arrived", snapshot), {"groups": groups}
 
 
 def assign_centers(holders: Mapping[str, Net], hosts: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from htrain.net.net import Parameter
 from htrain.spec.dense_sync import ModelAveraging
-from htrain.strategies.centres import Call, Centred, collected
+from htrain.strategies.centres import Call, Centred, averaged, collected
 
 
 class Averaged(Centred[ModelAveraging]):
@@ -14,11 +14,7 @@ class Averaged(Centred[ModelAveraging]):
         return centre, *collected(centre)
 
     def collect(self, centre: str, snapshot: str) -> Call:
-        return (
-            "AverageSnapshots",
-            (centre, f"{centre}:total", f"{centre}:arrived", snapshot),
-            {"groups": self.cluster.groups},
-        )
+        return averaged(centre, snapshot, self.cluster.groups)
 
     def absorb(self, centre: str, snapshot: str, answer: str) -> Call:
         return "OffCentre", (centre, snapshot), {"alpha": self.section.alpha, "barrier": True}

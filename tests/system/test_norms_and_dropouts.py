@@ -199,3 +199,33 @@ def test_two_dropouts_of_a_batch_drop_other_values_and_so_do_two_batches() -> No
     assert (kept(4001, 1, 0, 0.25) == masks[0]).all()
     assert kept(7, 1, 0, 0.0).all()
     assert not kept(7, 1, 0, 1.0).any()
+
+
+class OfSmallValues(nn.Module):
+    """A norm over what varies little, as embeddings do that begin near 0: its running variance, 1 at first, falls a long way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.top = nn.BatchNorm1d(13), nn.Linear(13, 1)
+
+    def forward(self, dense: torch.Tensor) -> torch.Tensor:
+        """dense[B,13] -> logit[B]."""
+        return self.top(self.norm(torch.tanh(dense) * 0.01)).squeeze(1)
+
+
+@pytest.mark.parametrize("flags", [{"dense_sync": "bmuf"}, {"dense_sync": "model_averaging", "sync_dtype": "int8"}])
+def test_rounds_of_groups_leave_a_running_variance_within_those_of_batches_and_its_first(
+    flags: dict[str, str], tmp_path: Path
+) -> None:
+    """A running statistic is a mean of what batches had and of its first value; so are means of those of groups."""
+    data = f"synthetic:?rows={60 * BATCH}&table_rows={ROWS}"
+    found = capture(OfSmallValues(), {"dense": INPUTS["dense"]})
+    options = with_flags(batch_size=BATCH, net_replicas=1, sync_period=4, sync_mode="fixed_rate", **flags)
+    plan = compile_net(
+        found, this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=1, dense_ps=1), options, name="small"
+    )
+    roles = run_roles(plan, tmp_path / "plan", RunSettings(tmp_path / "plan", data, tmp_path / "run"))
+    least = min(float((torch.tanh(batch["dense"]) * 0.01).var(0).min()) for batch in batches_of(data, BATCH))
+    held = [role.store["norm.running_var"] for role in roles.values() if "norm.running_var" in role.store]
+    assert len(held) == 3  # of two groups, and the centre
+    assert all(float(variance.min()) >= 0.8 * least and float(variance.max()) < 0.3 for variance in held)
