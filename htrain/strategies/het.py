@@ -26,6 +26,7 @@ class Het(HoldsRows[HetCache]):
     def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
         caches = choose_caches(net, self.section)
         cached = {table for spec in caches for table in spec.tables}
+        self.require_tables(cached)
         net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in cached})
         for spec in caches:
             net = _Behind(net, spec, shards, self.options.sparse_optimizer).rewrite()

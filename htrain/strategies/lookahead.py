@@ -28,6 +28,7 @@ class LookAhead(HoldsRows[LookAheadCache]):
     def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
         cached = choose_lookahead(net, self.section, self.options.batch_size, self.cluster)
         ahead = {cache.table for cache in cached}
+        self.require_tables(ahead)
         net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in ahead})
         return look_ahead(net, shards, cached)
 

@@ -1,9 +1,10 @@
 """What a strategy may do to a plan while it is made. The pipeline asks all that are chosen at each of these places, and knows none by name."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Generic, TypeVar
 
+from htrain.errors import UsageError
 from htrain.net.net import Net
 from htrain.net.placement import Shard
 from htrain.spec.cluster import Cluster
@@ -66,6 +67,13 @@ class HoldsRows(Strategy[S]):
     def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
         """Cut tables, and put their lookups and optimizer steps where rows are. Requires: `shards` of each table in row order."""
         return shard_lookups(net, shards)
+
+    def require_tables(self, tables: Collection[str]) -> None:
+        """Raises UsageError where the cache stands before no table of the model: nothing of it would run."""
+        if not tables:
+            raise UsageError(
+                f"--cache {self.section.kind} has no effect: it is of tables that are trained, but for those that --cache-table leaves out; there are none"
+            )
 
 
 def strategies_of(cluster: Cluster, options: Options) -> tuple[Strategy[Section], ...]:

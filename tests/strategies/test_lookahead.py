@@ -1,13 +1,18 @@
 """Which tables a look-ahead cache can stand before."""
 
+from dataclasses import replace
+
 import pytest
 
-from htrain.errors import ModelError
+from htrain.errors import ModelError, UsageError
 from htrain.net.net import B, Blob, Init, Net, Parameter
+from htrain.net.placement import Shard
 from htrain.ops.builder import NetBuilder
-from htrain.spec.cache import LookAheadCache
+from htrain.spec.cache import Cache, HetCache, LookAheadCache
 from htrain.spec.cluster import Cluster
-from htrain.strategies.lookahead import choose_lookahead
+from htrain.spec.options import Options
+from htrain.strategies.het import Het
+from htrain.strategies.lookahead import LookAhead, choose_lookahead
 from htrain.transform.lookups import lower_lookups
 
 
@@ -29,3 +34,19 @@ def test_a_table_whose_ids_a_weight_comes_into_cannot_be_looked_up_ahead() -> No
     with pytest.raises(ModelError, match=told):
         choose_lookahead(routed(), LookAheadCache(sets=2), 128, Cluster())
     assert choose_lookahead(routed(), LookAheadCache(tables=(("experts", "none"),)), 128, Cluster()) == ()
+
+
+@pytest.mark.parametrize(("half", "section"), [(LookAhead, LookAheadCache), (Het, HetCache)])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_cache_that_stands_before_no_table_is_refused(
+    half: type[LookAhead | Het], section: type[Cache], *, frozen: bool
+) -> None:
+    """All tables are frozen, or left out: a run of a look-ahead cache ended in a traceback, a HET cache was none in silence."""
+    net = routed()
+    if frozen:
+        tables = {name: replace(p, trained=p.kind != "table") for name, p in net.parameters.items()}
+        net = replace(net, parameters=tables)
+    said = section() if frozen else section(tables=(("*", "none"),))  # type: ignore[call-arg]
+    strategy = half(said, Cluster(), Options(cache=said))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=rf"^--cache {section.kind} has no effect: .* there are none$"):
+        strategy.lookups(net, {"experts": (Shard("experts", 0, 9, "sparse_ps:0"),)})
