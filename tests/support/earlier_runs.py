@@ -15,14 +15,18 @@ from htrain.executor.record.role_file import save_role
 from htrain.executor.record.run_folder import RunRecord, start_record
 from htrain.frontend.captured import Captured
 from htrain.net.names import device_of
+from htrain.net.net import Net
 from htrain.net.placement import Split
 from htrain.plan.plan import Plan, load_part
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 
 
-def planned(options: Options, *, tables: int = 0, fcs: dict[str, Split] | None = None, **counts: int) -> Plan:
-    net = small_dlrm()
+def planned(
+    options: Options, *, tables: int = 0, fcs: dict[str, Split] | None = None, net: Net | None = None, **counts: int
+) -> Plan:
+    """A plan of `net`, by default the small DLRM."""
+    net = net or small_dlrm()
     names = [name for name, p in net.parameters.items() if p.kind == "table"]
     return compile_net(
         Captured(net, {}), Cluster(**counts), options, name="small_dlrm", solver="rules",

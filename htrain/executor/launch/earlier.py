@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from htrain.errors import CheckpointError
@@ -21,6 +22,7 @@ from htrain.executor.record.reading import Reading, read_beside
 from htrain.executor.record.role_file import verify
 from htrain.executor.record.run_folder import read_record
 from htrain.net.net import Net, Parameter
+from htrain.ops.padding import rows_taken_for_zeros
 from htrain.plan.plan import Plan, load_plan
 from htrain.spec.centres import is_owed
 
@@ -122,7 +124,7 @@ class Earlier:
         self._pieces = load_pieces(layout, saved, folder, manifest=manifest, replica="center")
 
     def require(self, plan: Plan) -> None:
-        """Raises CheckpointError for a weight, a statistic or a table of a plan that is not here, or of another shape."""
+        """Raises CheckpointError for a weight, a statistic or a table of a plan that is not here, or of another shape, and for padding that is not 0."""
         wanted = {name: p for name, p in plan.train.parameters.items() if p.kind in self._kinds}
         for name, shape in shapes_of(wanted).items():
             if name not in self._pieces:
@@ -133,6 +135,21 @@ class Earlier:
                 raise CheckpointError(
                     f"{self._name}: '{name}' is of shape {list(self._shapes[name])} there, the plan's of {list(shape)}: begin with a run of a model of "
                     "the same size"
+                )
+        self._require_padding(plan)
+
+    def _require_padding(self, plan: Plan) -> None:
+        """Raises CheckpointError where a padding row is not zeros, which the plan takes for them and never reads."""
+        if plan.options.holder.by_partition:
+            return  # the padding has another number there than in the model
+        for table, row in rows_taken_for_zeros(plan.train).items():
+            part = next(p for p in plan.train.parameters.values() if p.kind == "table" and p.whole == table)
+            held = torch.zeros(1, *part.shape[1:])
+            paste(held, part, np.array([row]), self._pieces[table])
+            if held.any():
+                raise CheckpointError(
+                    f"{self._name}: row {row} of '{table}' is not 0, and is padding of the plan's model, which looks it up as zeros: leave padding_idx out, "
+                    "or have build() load these values (htrain export --to torch), so that the plan reads the row"
                 )
 
     def news(self, plan: Plan) -> str:
@@ -145,7 +162,8 @@ class Earlier:
         return f"{Path(self._name).name}: '{anew[0]}'{others} had another optimizer: its states, and counts of updates, begin anew"
 
     def require_same(self, plan: Plan) -> None:
-        """Raises CheckpointError where a plan's model has other weights, tables or statistics, or of other shapes, than are here."""
+        """Raises CheckpointError where a plan's model has other weights, tables or statistics, or of other shapes, than are here, and for padding that is
+        not 0."""
         of_plan = shapes_of(plan.train.parameters)
         for name in sorted(self._shapes.keys() | of_plan.keys()):
             before, now = self._shapes.get(name), of_plan.get(name)
@@ -156,6 +174,7 @@ class Earlier:
                         self._name, name, *shown
                     )
                 )
+        self._require_padding(plan)
 
     def require_values(self, data: str, vocabularies: Mapping[str, str]) -> None:
         """Raises DataError where rows of `data` are those of other values, by its vocabularies, than in the earlier run."""

@@ -1,6 +1,7 @@
 """A run that begins with another's checkpoint: every number is where the model has it, whatever the clusters are."""
 
 import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from checkpoints import part_of, whole_role
 from earlier_runs import checkpoint_of, planned, wholes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_dlrm import small_dlrm
 
 from htrain.errors import CheckpointError
 from htrain.executor.launch.earlier import Beginning, Earlier, beginning_of
@@ -122,3 +124,29 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     planned(options, groups=3, group_ps=0, sparse_ps=1, dense_ps=0).save(tmp_path / "plan")
     with pytest.raises(CheckpointError, match="belongs to another plan"):
         Earlier(Beginning(str(tmp_path / "plan"), beginning_of(tmp_path / "run").checkpoint))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_padding_row_that_is_not_zeros_is_refused_where_the_plan_takes_it_for_them(
+    shards: int, tmp_path: Path
+) -> None:
+    """As where padding_idx has come to a model since: the row was looked up as zeros, and PyTorch reads it."""
+    options, cluster = with_flags(batch_size=8), {"groups": 1, "group_ps": 1, "sparse_ps": 1}
+    before, net = planned(options, **cluster), small_dlrm()
+    user = net.parameters["user.weight"]
+    cleared = replace(
+        net, parameters={**net.parameters, user.name: replace(user, init=replace(user.init, zero_rows=(0,)))}
+    )
+    padded = cleared.with_ops(
+        replace(op, attrs={"padding_idx": 0}) if op.module == "user" else op for op in cleared.ops
+    )
+    after = planned(options, net=padded, tables=shards, **cluster)
+    for value, told in ((0.0, None), (0.5, "row 0 of 'user.weight' is not 0, and is padding of the plan's model")):
+        wholes = wholes_of(before)
+        wholes["user.weight"][0] = value
+        checkpoint_of(before, wholes, tmp_path / str(value))
+        earlier = Earlier(beginning_of(tmp_path / str(value)))
+        earlier.require(before)
+        for require in (earlier.require, earlier.require_same):
+            with pytest.raises(CheckpointError, match=told) if told else nullcontext():
+                require(after)
