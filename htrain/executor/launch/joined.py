@@ -13,7 +13,7 @@ from htrain.errors import Error, Interrupted, RunError
 from htrain.executor.host.address import address_of, split_port
 from htrain.executor.host.secret import read_secret
 from htrain.executor.launch.coordinator import Outside, WorkerPool
-from htrain.executor.launch.reach import Probes, Task, shared_places
+from htrain.executor.launch.reach import Probes, shared_places, task_of
 from htrain.executor.launch.reception import Reception
 from htrain.executor.launch.supervisor import Assignment, Place, encode_assignment
 from htrain.executor.record.identity import Identity
@@ -114,10 +114,7 @@ class JoinedPools:
         return reception.ask(lambda r: r.missing)
 
     def _task(self, settings: RunSettings, identity: Identity, probes: Probes) -> bytes:
-        task = Task(
-            files=tuple(self._files), header_digest=self._header_digest, data=settings.data, identity=identity.data, shared=probes.places,
-            probe=probes.name, content=probes.content, ops=settings.ops, begin_with=settings.begin_with, trainer_network=settings.trainer_network,
-        )  # fmt: skip
+        task = task_of(settings, identity.data, probes, files=tuple(self._files), header_digest=self._header_digest)
         return msgspec.json.encode(task)
 
     def _advice(self, roles: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from htrain.data.identity import DataIdentity, other_than_read
 from htrain.errors import CheckpointError, DataError, PublishError, RunError
 from htrain.executor.host.address import address_within
 from htrain.executor.launch.earlier import Beginning, places_of
+from htrain.executor.record.checkpoint import read_manifest
 from htrain.executor.settings import RunSettings
 from htrain.net.names import TRAINER, role_of
 from htrain.own.registry import load_own
@@ -20,7 +21,8 @@ _COMMON = "data, run folder and versions of a run lie where all of its hosts see
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an agent prepares: the `files` of the plan, plan.yaml with its digest, and what else roles use. `shared` are the places in which the launcher has
-    put a probe of this name, and with this content: the run folder, and where versions go."""
+    put a probe of this name, and with this content: the run folder, and where versions go. The checkpoint to `begin_with` has a manifest of the checksum
+    `begun`."""
 
     files: tuple[str, ...]
     header_digest: str
@@ -31,6 +33,7 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str
     ops: tuple[str, ...] = ()
     begin_with: tuple[str, str] = ("", "")
+    begun: str = ""
     trainer_network: str = ""
 
 
@@ -56,6 +59,18 @@ class Probes:
                 continue
 
 
+def task_of(
+    settings: RunSettings, identity: DataIdentity, probes: Probes, *, files: Sequence[str], header_digest: str
+) -> Task:
+    """What the roles of a run on data of this identity need. Raises CheckpointError where what it begins with is not there any more."""
+    return Task(
+        files=tuple(files), header_digest=header_digest, data=settings.data, identity=identity, shared=probes.places,
+        probe=probes.name, content=probes.content, ops=settings.ops, begin_with=settings.begin_with,
+        begun=read_manifest(Path(settings.begin_with[1])).checksum if all(settings.begin_with) else "",
+        trainer_network=settings.trainer_network,
+    )  # fmt: skip
+
+
 def shared_places(settings: RunSettings) -> tuple[str, ...]:
     """The places that all roles of a run write to."""
     return (str(settings.run_folder), *([settings.publishing.address] if settings.publishing else []))
@@ -72,15 +87,19 @@ def require_reach(task: Task, roles: Sequence[str], agent: str) -> None:
     if any(role_of(role) == TRAINER for role in roles):
         require_same(task.data, task.identity)
     if all(task.begin_with):
-        _require_beginning(Beginning(*task.begin_with))
+        _require_beginning(Beginning(*task.begin_with), task.begun)
 
 
-def _require_beginning(beginning: Beginning) -> None:
-    """Raises CheckpointError where a checkpoint is not here, or what else the run begins with."""
+def _require_beginning(beginning: Beginning, checksum: str) -> None:
+    """Raises CheckpointError where a checkpoint is not here, or what else the run begins with; or it is another one, which has the same name."""
     is_here = Path(beginning.checkpoint).is_dir()
     for place in places_of(beginning) if is_here else [beginning.checkpoint]:
         if not Path(place).is_dir():
             raise CheckpointError(f"{place}: is not here, and the run begins with it: {_COMMON}")
+    if read_manifest(Path(beginning.checkpoint)).checksum != checksum:
+        raise CheckpointError(
+            f"{beginning.checkpoint}: is another checkpoint here than at the launcher, and the run begins with that: {_COMMON}"
+        )
 
 
 def require_same(data: str, wanted: DataIdentity) -> None:

@@ -4,10 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from checkpoints import cleared, save
 
 from htrain.data.identity import identity_of
 from htrain.errors import CheckpointError, DataError, ModelError, RunError
-from htrain.executor.launch.reach import Probes, Task, require_reach
+from htrain.executor.launch.reach import Probes, Task, require_reach, task_of
+from htrain.executor.record.checkpoint import read_manifest
+from htrain.executor.record.layout import Layout, keep_layout
+from htrain.executor.settings import RunSettings
 
 
 def task(data: str, probes: Probes, **more: object) -> Task:
@@ -108,3 +112,24 @@ def test_ops_networks_and_an_earlier_run_are_looked_for(probes: Probes, data: st
         require_reach(task(data, probes, trainer_network="203.0.113.0/24"), ["sparse_ps:0"], "a")
     with pytest.raises(CheckpointError, match=r"^/none: is not here, and the run begins with it"):
         require_reach(task(data, probes, begin_with=("/plan", "/none")), ["sparse_ps:0"], "a")
+
+
+def test_another_checkpoint_of_the_same_name_is_not_what_the_run_begins_with(
+    probes: Probes, data: str, tmp_path: Path
+) -> None:
+    """As where each host has trained the same plan in a folder of its own: the rows of one would stand beside the weights of the other."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    checkpoint, other = save(tmp_path / "here", 64), save(tmp_path / "there", 64, cleared())
+    assert checkpoint.name == other.name
+    keep_layout(tmp_path / "here", layout := Layout(read_manifest(checkpoint).identity.plan.digest, "", 1, {}, {}))
+    keep_layout(tmp_path / "there", layout)
+    settings = RunSettings(Path("plan"), data, tmp_path / "run", begin_with=("plan", str(checkpoint)))
+    wanted = task_of(settings, identity_of(data), probes, files=(), header_digest="")
+    require_reach(wanted, ["sparse_ps:0"], "a")
+    (tmp_path / "here").rename(tmp_path / "away")
+    (tmp_path / "there").rename(tmp_path / "here")
+    with pytest.raises(
+        CheckpointError, match=f"^{checkpoint}: is another checkpoint here than at the launcher, and the run begins"
+    ):
+        require_reach(wanted, ["sparse_ps:0"], "a")
