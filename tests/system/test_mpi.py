@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from small_wide_deep import DATA, small_plan
 from whole_runs import (
     ENDLESS,
     HTRAIN,
+    ROOT,
     WIDE_DEEP,
     libfm,
     parameters,
@@ -28,7 +30,7 @@ from whole_runs import (
 )
 
 import htrain
-from htrain.errors import RunError, UsageError
+from htrain.errors import DataError, RunError, UsageError
 from htrain.executor.record.kept import latest_checkpoint
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.options import Options
@@ -134,6 +136,30 @@ def test_a_network_that_a_host_is_not_in_is_refused_in_one_line_by_all(tmp_path:
     assert said.startswith("htrain: --trainer-network 203.0.113.0/24: ")
     assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_whose_data_is_other_data_is_named_before_anything_is_trained(tmp_path: Path) -> None:
+    """As on hosts that have a copy each. A relative path means another file in another working directory, which stands for such a host."""
+    assert MPIEXEC
+    (tmp_path / "other").mkdir()
+    plan = small_plan_of(tmp_path, libfm(tmp_path / "a.libfm", 80))
+    lines = (tmp_path / "a.libfm").read_text().splitlines(keepends=True)
+    (tmp_path / "other" / "a.libfm").write_text("".join(reversed(lines)))
+    rank = [HTRAIN, "run", str(plan), "--data", "libfm:a.libfm?rows=50", "--out", str(tmp_path / "run")]
+    words = [MPIEXEC, *("-n", "1", *rank, ":"), *("-n", "1", "env", "-C", "other", *rank, ":"), *("-n", "1", *rank)]
+    here = {**os.environ, "PYTHONPATH": str(ROOT)}  # whatever the working directory is
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, env=here)
+    STARTED.append(process)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == DataError.exit_status
+    assert re.fullmatch(
+        r"htrain: trainer:0:0 \(process \d+ on .*\): libfm:a\.libfm\?rows=50: is other data here than at the launcher: "
+        r"'a\.libfm' has [\d,]+ bytes as before, but others\n",
+        said,
+    )
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+    assert not list((tmp_path / "run").glob("probe-*"))
 
 
 def test_what_all_ranks_were_told_wrong_is_said_once(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from secrets import token_hex
 
 import msgspec
 
@@ -13,7 +12,7 @@ from htrain.errors import Error, Interrupted, RunError
 from htrain.executor.host.address import address_of, split_port
 from htrain.executor.host.secret import read_secret
 from htrain.executor.launch.coordinator import Outside, WorkerPool
-from htrain.executor.launch.reach import Probes, shared_places, task_of
+from htrain.executor.launch.reach import Probes, task_of
 from htrain.executor.launch.reception import Reception
 from htrain.executor.launch.supervisor import Assignment, Place, encode_assignment
 from htrain.executor.record.identity import Identity
@@ -86,7 +85,7 @@ class JoinedPools:
         Interrupted."""
         reception = self._open
         if self._probes is None:
-            self._probes = Probes(shared_places(settings), f"probe-{token_hex(8)}", token_hex(16))
+            self._probes = Probes.of(settings)
             self._probes.put()
             outside.tell(self._advice(reception.ask(lambda r: r.missing)))
         task = self._task(settings, identity, self._probes)

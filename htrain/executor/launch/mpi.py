@@ -4,27 +4,33 @@ Rank 0 is the launcher; rank i > 0 takes role i - 1. The launcher's address and 
 travel over ZeroMQ and gloo as in a local run: over Ethernet, MPICH's own AllReduce takes two to three times as long (tools/bench/collectives.py).
 """
 
+import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from mpi4py import MPI
 
-from htrain.errors import RunError, UsageError
+from htrain.errors import Error, Interrupted, RunError, UsageError, error_named
 from htrain.executor.host.address import address_of_name, address_within
 from htrain.executor.host.process import settle
+from htrain.executor.launch.interrupt import Interrupt
 from htrain.executor.launch.play import part_of, play_all
 from htrain.executor.launch.rank import call_role, leave, new_folder
+from htrain.executor.launch.reach import Needed, require_needed
 from htrain.executor.launch.supervisor import Assignment, decode_assignment, encode_assignment
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Keys, Network, new_token
-from htrain.own.registry import load_own
 
+_REACH_SECONDS = 600.0  # for each rank to read what it is to know data by
+_TURN_SECONDS = 0.01
+_SAID_BYTES = 4096
 _LAST_SECONDS = 10.0  # for all ranks to end that have been told to
 
 
@@ -85,6 +91,28 @@ class RoleRanks:
     def __init__(self) -> None:
         self._waiting = True
 
+    def require_reach(self, needed: Needed, interrupt: Interrupt, give_sign: Callable[[], None]) -> None:
+        """Have each rank see whether it reaches what its role needs. Raises what the first of them does not reach; RunError where one does not say so in time;
+        Interrupted."""
+        _broadcast(msgspec.json.encode(needed))
+        request, answers = _all_told(("", ""))
+        deadline = time.monotonic() + _REACH_SECONDS
+        while not request.Test():
+            late = time.monotonic() > deadline
+            if late or interrupt.is_asked:
+                self._waiting = False  # for what comes next: some are not there yet
+                raise (
+                    RunError(
+                        f"not all ranks have said within {_REACH_SECONDS:.0f} s whether they reach data and folders"
+                    )
+                    if late
+                    else Interrupted("stopped before all ranks had said whether they reach data and folders")
+                )
+            give_sign()
+            time.sleep(_TURN_SECONDS)
+        if wrong := [(kind, said) for kind, said in answers() if kind]:
+            raise error_named(*wrong[0])
+
     def assign(self, processes: Sequence[Sequence[str]], settings: RunSettings, launcher: Launcher) -> None:
         """Requires: there are as many ranks as `require_ranks` asks for."""
         self._waiting = False
@@ -139,19 +167,50 @@ class RoleRanks:
 
 
 def follow(network: Network) -> None:
-    """Be the role that rank 0 gives this rank, to the end of the run; others reach it over `network`."""
+    """Be the role that rank 0 gives this rank, to the end of the run, once all have said that they reach what they need; others reach it over `network`."""
+    needed = _broadcast(b"")
+    if not needed:
+        return
+    request, _ = _all_told(_unreached(msgspec.json.decode(needed, type=Needed)))
+    while not request.Test():
+        time.sleep(_TURN_SECONDS)
     data = _broadcast(b"")
     if not data:
         return
     assignment = decode_assignment(data)
     roles = assignment.processes[rank() - 1]
     call_role(roles[0])
-    load_own(assignment.settings.ops)
     settle()
     play_all(roles, partial(part_of, assignment.settings), assignment.settings, network, assignment.launcher)
     network.close()
     _meet()
     leave()
+
+
+def _unreached(needed: Needed) -> tuple[str, str]:
+    """The kind and the words of what is wrong with what this rank's role needs; "" where nothing is."""
+    roles = needed.processes[rank() - 1]
+    try:
+        require_needed(needed, roles, f"rank-{rank()}")
+    except Exception as error:  # whatever it is, the others wait for this rank's word
+        text = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+        return type(error).__name__, f"{roles[0]} (process {os.getpid()} on {socket.gethostname()}): {text}"
+    return "", ""
+
+
+def _all_told(mine: tuple[str, str]) -> tuple[MPI.Request, Callable[[], list[tuple[str, str]]]]:
+    """Begin to tell all ranks, in at most 4096 bytes, and to hear from all; what they have said once the request is done."""
+    said = np.frombuffer("\0".join(mine).encode()[:_SAID_BYTES], np.uint8)
+    own = np.zeros(_SAID_BYTES, np.uint8)
+    own[: said.size] = said
+    everybody = np.empty((MPI.COMM_WORLD.Get_size(), _SAID_BYTES), np.uint8)
+    request = MPI.COMM_WORLD.Iallgather(own, everybody)
+
+    def answers() -> list[tuple[str, str]]:
+        texts = (row.tobytes().rstrip(b"\0").decode(errors="replace") for row in everybody)
+        return [(kind, text) for kind, _, text in (each.partition("\0") for each in texts)]
+
+    return request, answers
 
 
 def _meet() -> bool:
@@ -160,7 +219,7 @@ def _meet() -> bool:
     while not request.Test():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)
+        time.sleep(_TURN_SECONDS)
     return True
 
 

@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 import msgspec
 
 from htrain.data.identity import DataIdentity, other_than_read
-from htrain.errors import CheckpointError, DataError, PublishError, RunError
+from htrain.errors import CheckpointError, DataError, PlanError, PublishError, RunError
 from htrain.executor.host.address import address_within
 from htrain.executor.launch.earlier import Beginning, places_of
 from htrain.executor.record.checkpoint import read_manifest
 from htrain.executor.settings import RunSettings
-from htrain.net.names import TRAINER, role_of
+from htrain.net.names import TRAINER, device_of, role_of
 from htrain.own.registry import load_own
+from htrain.plan.plan import load_part
 from htrain.publishing.storage import storage_of
 
 _COMMON = "data, run folder and versions of a run lie where all of its hosts see them, under the same name"
@@ -37,6 +39,14 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trainer_network: str = ""
 
 
+class Needed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rank of mpiexec needs besides: the plan, which lies in `plan_folder`. `processes` are the roles of each rank but the first."""
+
+    task: Task
+    processes: tuple[tuple[str, ...], ...]
+    plan_folder: str
+
+
 @dataclass(frozen=True)
 class Probes:
     """Objects that the launcher leaves in the places which all roles write to, so that these know them; they go again with `remove`."""
@@ -44,6 +54,11 @@ class Probes:
     places: tuple[str, ...]
     name: str
     content: str
+
+    @classmethod
+    def of(cls, settings: RunSettings) -> "Probes":
+        """New ones, for the places that all roles of a run write to."""
+        return cls(shared_places(settings), f"probe-{token_hex(8)}", token_hex(16))
 
     def put(self) -> None:
         """Raises PublishError for a place that cannot be written to."""
@@ -88,6 +103,18 @@ def require_reach(task: Task, roles: Sequence[str], agent: str) -> None:
         require_same(task.data, task.identity)
     if all(task.begin_with):
         _require_beginning(Beginning(*task.begin_with), task.begun)
+
+
+def require_needed(needed: Needed, roles: Sequence[str], rank: str) -> None:
+    """Raises what `require_reach` does; PlanError where the plan is not here what it is at the launcher."""
+    require_reach(needed.task, roles, rank)
+    try:
+        for role in roles:
+            load_part(Path(needed.plan_folder), device_of(role), needed.task.header_digest)
+    except PlanError as error:
+        raise PlanError(
+            f"{needed.plan_folder}: is not here what it is at the launcher ({error}): under mpiexec a plan lies where all hosts see it"
+        ) from error
 
 
 def _require_beginning(beginning: Beginning, checksum: str) -> None:

@@ -22,6 +22,7 @@ from htrain.executor.launch.coordinator import Outside, WorkerPool
 from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_vocabularies
 from htrain.executor.launch.joined import JoinedPools, Meeting, meeting_of
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
+from htrain.executor.launch.reach import Needed, Probes, task_of
 from htrain.executor.launch.tries import Beside, Job, Tries
 from htrain.executor.record.identity import Identity
 from htrain.executor.record.progress import Progress
@@ -248,17 +249,27 @@ class Ranks:
     def __init__(self, ranks: "RoleRanks", network: Network) -> None:
         self.ranks = ranks
         self._network = network
+        self._processes: tuple[tuple[str, ...], ...] = ()
 
     def require(self, plan: Plan) -> None:
         """Raises ClusterError for a plan of another number of processes."""
         import_module("htrain.executor.launch.mpi").require_ranks(plan.processes)
+        self._processes = tuple(map(tuple, plan.processes))
 
     def network(self) -> Network:
         """That in which they have met."""
         return self._network
 
     def gather(self, settings: RunSettings, identity: Identity, outside: Outside) -> None:
-        """They are there."""
+        """They are there. Raises what one of them cannot reach, or does not find as it is here; Interrupted."""
+        probes = Probes.of(settings)
+        probes.put()
+        try:
+            task = task_of(settings, identity.data, probes, files=(), header_digest=settings.plan_header)
+            needed = Needed(task, self._processes, str(settings.plan_folder))
+            self.ranks.require_reach(needed, outside.interrupt, outside.give_sign)
+        finally:
+            probes.remove()
 
     def pool(self, plan: Plan, settings: RunSettings, network: Network, launcher: Launcher) -> WorkerPool:
         """All of them."""

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 from checkpoints import cleared, save
+from small_wide_deep import small_plan
 
 from htrain.data.identity import identity_of
-from htrain.errors import CheckpointError, DataError, ModelError, RunError
-from htrain.executor.launch.reach import Probes, Task, require_reach, task_of
+from htrain.errors import CheckpointError, DataError, ModelError, PlanError, RunError
+from htrain.executor.launch.reach import Needed, Probes, Task, require_needed, require_reach, task_of
 from htrain.executor.record.checkpoint import read_manifest
 from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.settings import RunSettings
+from htrain.plan.folder import header_digest
+from htrain.spec.tree import with_flags
 
 
 def task(data: str, probes: Probes, **more: object) -> Task:
@@ -133,3 +136,22 @@ def test_another_checkpoint_of_the_same_name_is_not_what_the_run_begins_with(
         CheckpointError, match=f"^{checkpoint}: is another checkpoint here than at the launcher, and the run begins"
     ):
         require_reach(wanted, ["sparse_ps:0"], "a")
+
+
+def test_a_rank_that_has_no_plan_or_another_one_says_so_and_not_that_one_is_to_be_made(
+    probes: Probes, data: str, tmp_path: Path
+) -> None:
+    options = with_flags(batch_size=16, dense_sync="allreduce")
+    small_plan(options)[1].save(tmp_path / "plan")
+    settings = RunSettings(tmp_path / "plan", data, tmp_path / "run")
+    header = header_digest(tmp_path / "plan")
+    wanted = task_of(settings, identity_of(data), probes, files=(), header_digest=header)
+    needed = Needed(wanted, (("trainer:0:0",), ("sparse_ps:0",)), str(tmp_path / "plan"))
+    require_needed(needed, ["sparse_ps:0"], "rank-2")
+    small_plan(options, sparse_ps=2)[1].save(tmp_path / "plan")
+    said = f"^{tmp_path / 'plan'}: is not here what it is at the launcher .*: under mpiexec a plan lies where all"
+    with pytest.raises(PlanError, match=said):
+        require_needed(needed, ["sparse_ps:0"], "rank-2")
+    (tmp_path / "plan").rename(tmp_path / "away")
+    with pytest.raises(PlanError, match=said):
+        require_needed(needed, ["sparse_ps:0"], "rank-2")
