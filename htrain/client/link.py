@@ -40,6 +40,7 @@ _SAY_AGAIN_SECONDS = 2.0  # what was lost with a connection is sent again
 _KNOWN_SECONDS = 10.0  # until it is asked again whether a server that has a request still has it
 _LEAVE_SECONDS = 2.0
 _TURN_SECONDS = 0.5
+_MOST_SECONDS = 1.0  # that count between two looks: a process that was stopped has not waited
 
 CacheAnswer = tuple[Array, Array, Array]
 
@@ -254,12 +255,14 @@ class _Wait:
         self, waiting: dict[int, list[Any]], take: Take, lost: Callable[[], RunError | None] = lambda: None
     ) -> None:
         """Until nothing is `waiting`; what is said again and again is what stands there. Raises PeerLost, RunError."""
-        began = now = time.monotonic()
+        began = now = 0.0
+        looked = time.monotonic()
         heard, again = dict.fromkeys(waiting, began), dict.fromkeys(waiting, began + _SAY_AGAIN_SECONDS)
         missing: list[str] = []
         while waiting:
             got = self._caller.receive(_TURN_SECONDS)
-            now = time.monotonic()
+            before, looked = looked, time.monotonic()
+            now += min(looked - before, _MOST_SECONDS)
             if got:
                 server, frames = got
                 message = from_server(frames[0])

@@ -18,6 +18,7 @@ from htrain.client.tables import Tables
 from htrain.errors import PeerLost, RunError, UsageError
 from htrain.membership.messages import Ask, Beat, Join, Leave, Look, Refused, encode, from_server
 from htrain.membership.sockets import Caller
+from htrain.sync.request import Request
 
 TABLE = {"a": np.zeros((50, 4), np.float32)}
 
@@ -176,6 +177,41 @@ def test_a_worker_that_vanishes_costs_what_it_had_not_sent(monkeypatch: pytest.M
         gone.close()
         stays.close()
     np.testing.assert_allclose(servers.table("a")[:5, 0], [0, -0.2, 0, 0, -0.1], rtol=1e-6)
+
+
+def test_a_server_that_stood_still_for_longer_than_a_lease_has_lost_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while its loops are compiled, or where it is stopped for a while: what its workers have said meanwhile waits to be read."""
+    with Serve(TABLE, lease_seconds=1.5) as servers, servers.connect("one") as one, servers.connect("two") as two:
+        train(two, 1)
+        holder = servers.members[0]._holders[0]
+        check = holder.check
+
+        def slow(request: Request) -> None:
+            monkeypatch.setattr(holder, "check", check)
+            time.sleep(2.0)
+            check(request)
+
+        monkeypatch.setattr(holder, "check", slow)
+        train(one, 1)
+        for tables in (one, two):
+            train(tables, 2)
+            tables.flush()
+        assert servers.members[0].counts.vanished == 0
+        assert "no more" not in told(servers)
+
+
+def test_a_worker_that_was_stopped_for_longer_than_its_deadline_looks_for_answers_before_it_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Serve(TABLE) as servers, servers.connect("one", deadline_seconds=1.2) as tables:
+        receive = tables._link._caller.receive
+
+        def stopped(seconds: float) -> object:
+            monkeypatch.setattr(tables._link._caller, "receive", receive)
+            time.sleep(1.5)
+
+        monkeypatch.setattr(tables._link._caller, "receive", stopped)
+        train(tables, 1)
 
 
 def test_a_round_does_not_wait_for_a_worker_that_has_vanished() -> None:

@@ -52,6 +52,7 @@ from htrain.sync.request import Request
 MEMBERS = "members"  # of the name of the endpoint
 _SPARE_BYTES = 1 << 20
 _LONGEST_WAIT_SECONDS = 1.0
+_MOST_SECONDS = 1.0  # that count between two times of listening
 _MOST_NEWS = 50
 
 
@@ -125,6 +126,7 @@ class Members:
         self._addresses: list[str] = []
         self._working = threading.Lock()
         self._held: list[Received] = []
+        self._now, self._listened = 0.0, time.monotonic()  # the seconds in which it has listened, and when it did last
         self._paused = self._stopping = False
         self._bell = Bell()
         self._thread = threading.Thread(target=self._guarded, name=f"{MEMBERS} {server}", daemon=True)
@@ -185,9 +187,10 @@ class Members:
 
     def _turn(self) -> None:
         """Take a message, those that were held, or note that time has passed."""
-        expiry = _LONGEST_WAIT_SECONDS if self._paused else self._membership.next_expiry - time.monotonic()
+        expiry = _LONGEST_WAIT_SECONDS if self._paused else self._membership.next_expiry - self._now
         seconds = min(_LONGEST_WAIT_SECONDS, max(0.0, expiry))
         got = self._listener.receive(seconds, (self._bell.descriptor,))
+        self._count_time()
         self._bell.mute()
         with self._working:
             if got and self._paused and not self._is_of_worker(got):
@@ -200,7 +203,14 @@ class Members:
             held, self._held = self._held, []
             for received in held:
                 self._take(received)
-            self._carry_out(self._membership.expire(time.monotonic()))
+            self._carry_out(self._membership.expire(self._now))
+
+    def _count_time(self) -> None:
+        """Leases run while it listens. A server that stood still, as one that was stopped, or whose loops were compiled, has not heard what waits for it to be
+        read: beats of all of its workers."""
+        now = time.monotonic()
+        self._now += min(now - self._listened, _MOST_SECONDS)
+        self._listened = now
 
     def _is_of_worker(self, received: Received) -> bool:
         """Whether a message is of a member, or of who has the token to become one."""
@@ -235,7 +245,7 @@ class Members:
             self._say(received.sender, Refused("request", str(error)))
 
     def _answer(self, message: FromWorker, received: Received) -> None:
-        now, sender, frames = time.monotonic(), received.sender, received.frames[1:]
+        now, sender, frames = self._now, received.sender, received.frames[1:]
         if isinstance(message, Join):
             self._join(message, sender, now)
         elif isinstance(message, Ask):
