@@ -19,6 +19,7 @@ from htrain.executor.transport.rendezvous import Fetch, FromAgent, FromLauncher,
 
 T = TypeVar("T")
 _TICK_SECONDS = 0.5  # between two signs of life
+_MOST_SECONDS = 1.0  # of silence between two times of listening: a launcher that was stopped has not listened
 _BROKEN_SECONDS = 2.0  # for which an agent takes nothing, before it is taken for gone: a connection that breaks is made anew in a tenth of a second
 _MEET_SECONDS = 5.0  # for an agent to be reached that has just come
 _AGAIN_SECONDS = 0.02  # between two looks whether an agent is reached that has just come
@@ -116,6 +117,7 @@ class Reception:
         self._to_do: deque[Instruction] = deque()
         self._lines: dict[str, _Line] = {}
         self._error: BaseException | None = None
+        self._now, self._listened = 0.0, time.monotonic()  # the seconds in which it has listened, and when it did last
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="launcher/reception", daemon=True)
         self._thread.start()
@@ -166,13 +168,14 @@ class Reception:
             waits = any(line.waits for line in self._lines.values())
             self._inbox.wait(_AGAIN_SECONDS if waits else _TICK_SECONDS, (self._wake.descriptor,))
             self._wake.mute()
+            self._count_time()
             while got := self._heard():
                 if isinstance(got, Join):  # one that was killed this moment, and is begun again, finds its roles free
                     self._drop([name for name, line in self._lines.items() if not line.takes])
-                self._decide(partial(_came, message=got))
+                self._decide(partial(Rendezvous.came, message=got, now=self._now))
             if (now := time.monotonic()) - ticked >= _TICK_SECONDS:
                 ticked = now
-                self._look(now)
+                self._look()
             self._carry_out()
             self._send()
         self._carry_out()
@@ -208,10 +211,16 @@ class Reception:
         with self._lock:
             self._rendezvous.news.append(text)
 
-    def _look(self, now: float) -> None:
+    def _count_time(self) -> None:
+        """Agents are silent while it listens: a run that is frozen as a whole goes on where it was."""
+        now = time.monotonic()
+        self._now += min(now - self._listened, _MOST_SECONDS)
+        self._listened = now
+
+    def _look(self) -> None:
         """Which agents are gone?"""
         self._drop([name for name, line in self._lines.items() if line.is_broken])
-        self._decide(lambda rendezvous: rendezvous.passed(now))
+        self._decide(partial(Rendezvous.passed, now=self._now))
 
     def _drop(self, agents: Iterable[str]) -> None:
         """Nobody is there any more, or ever was."""
@@ -265,7 +274,3 @@ class Reception:
         except OSError:  # the agent finds that the file is not whole
             pass
         return Piece(asked.name, asked.offset, b"")
-
-
-def _came(rendezvous: Rendezvous, *, message: FromAgent) -> list[Instruction]:
-    return rendezvous.came(message, time.monotonic())

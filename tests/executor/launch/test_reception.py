@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -196,6 +197,18 @@ def test_the_last_word_is_kept_until_it_is_heard_and_then_the_line_is_closed(
     while network._keeper._sessions:  # type: ignore[union-attr]
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_time_in_which_the_launcher_was_stopped_is_no_silence_of_agents(
+    reception: Reception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(reception, "a", ROLES[0])
+    assert isinstance(agent.hears(), Prepare)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 100.0)  # all at once, as it is after a freeze
+    monkeypatch.setattr("htrain.executor.launch.reception.time", clock)
+    time.sleep(1.2)
+    assert reception.ask(lambda r: set(r.agents)) == {"a"}
+    agent.close()
 
 
 def test_whoever_has_other_keys_is_not_heard(reception: Reception) -> None:
