@@ -229,6 +229,12 @@ def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:
             "give either out=, a new run folder, or resume=",
         ),
         ({"out": page}, UsageError, "holds something that is no run"),
+        ({"out": tmp_path / "a", "listen": "nosuch"}, UsageError, "--listen nosuch: is no address, no interface"),
+        (
+            {"out": tmp_path / "a", "listen": "127.0.0.1:65535"},
+            UsageError,
+            "take the ports 65535 to 65536, the last of all",
+        ),
     ):
         with pytest.raises(error, match=said):
             htrain.serve(page / "plan", **arguments)  # type: ignore[arg-type]
@@ -247,6 +253,7 @@ def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:
         PlanError, match=r"lazy_weight_decay is 0.1: .* have 0.05 times the squares of a batch's rows in your loss"
     ):
         htrain.serve(tmp_path / "decays", out=tmp_path / "b")
+    assert not (tmp_path / "a").exists()
     assert not (tmp_path / "b").exists()
     with pytest.raises(
         UsageError, match=r"holds no serving.json: serve it first: htrain serve .* --out RUN, and connect to RUN"

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from htrain.errors import CheckpointError, PlanError, UsageError
+from htrain.executor.host.address import address_of
 from htrain.executor.launch.coordinator import Coordinator, Outside
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
@@ -37,6 +38,8 @@ from htrain.plan.plan import Plan, load_plan
 from htrain.spec.cache import CACHES
 
 _MOST_BYTES = 1 << 16
+_PORTS = 1 << 16
+_EVERYWHERE = ("0.0.0.0", "*")
 ANY_PORT, THIS_HOST = 0, "127.0.0.1"
 
 
@@ -142,11 +145,17 @@ def _serve(
 def _listening(folder: Path, host: str, port: int, *, servers: int, lease_seconds: float, resume: bool) -> Listening:
     """Where to listen; without a host, on this host alone, or where it was before.
 
-    Servers that are started again are found where they were, by the token that workers have.
+    Servers that are started again are found where they were, by the token that workers have. Raises UsageError for an address that this host cannot listen at,
+    as `address_of` does, and for ports beyond the last.
     """
     before = _published(folder) if resume else None
     if host:
+        if port and port + servers > _PORTS:
+            raise UsageError(
+                f"--listen {host}:{port}: {servers} servers take the ports {port} to {port + servers - 1}, the last of all is {_PORTS - 1}: choose a lower one"
+            )
         ports = [port + k if port else ANY_PORT for k in range(servers)]
+        host = host if host in _EVERYWHERE else address_of("--listen", host)
     elif before:
         places = [address.removeprefix("tcp://").rpartition(":") for address in (before.address, *before.others)]
         host, ports = places[0][0], [int(known) for _, _, known in places]
