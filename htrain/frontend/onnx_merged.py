@@ -15,12 +15,19 @@ import onnx_ir as ir
 
 from htrain.errors import ModelError
 from htrain.frontend.captured import Origin
-from htrain.frontend.onnx_program import Program
+from htrain.frontend.onnx_program import RECURRENT, Program
 from htrain.frontend.onnx_weights import array_of, is_floating, is_weight
 
 _WEIGHING = frozenset(
     {"Add", "Sub", "Mul", "Div", "LayerNormalization", "BatchNormalization", "RMSNormalization", "PRelu"}
 )
+_BIASES = {
+    "Gemm": 2,
+    "Conv": 2,
+    "ConvTranspose": 2,
+    **dict.fromkeys(RECURRENT, 3),
+}  # their places, behind a matrix at 1
+_COPIED = {"Gemm": (1,), "MatMul": (1,), **dict.fromkeys(RECURRENT, (1, 2, 3))}  # what exporters compute from weights
 _MATRIX_BYTES = 1 << 28  # a larger one is a table, which no product reads
 Use = tuple[ir.Node, int]
 
@@ -52,10 +59,14 @@ def unmerge(constants: Sequence[ir.Value], graph: ir.Graph, *, of_torch: bool) -
                 f"the file leaves out the bias {value.name}, which starts as zeros: it is put back, and trained"
             )
     weights = [v for v in constants if is_floating(v) and _may_train(v, program, nodes)]
-    for value in weights:
-        _take_apart(value, graph, program, unmerged, {str(c.name) for c in constants}, of_torch=of_torch)
-    if of_torch:
-        _tie(list(_matrices(graph, weights)), graph, program, unmerged)
+    stored = {str(c.name) for c in constants}
+    apart = [_take_apart(value, graph, program, unmerged, stored, of_torch=of_torch) for value in weights]
+    tied = _tie(list(_matrices(graph, weights)), graph, program, unmerged) if of_torch else set()
+    unmerged.notes.extend(
+        f"the file stores {', '.join(names)} once, as they start alike: they are {len(names)} weights"
+        for names in ([name for name in group if name not in tied] for group in apart)
+        if len(names) > 1
+    )
     for value in {id(v): v for v in (*constants, *graph.initializers.values())}.values():
         if is_floating(value) and (says := program.trains(value)) is not None:
             unmerged.trained[str(value.name)] = says
@@ -90,7 +101,8 @@ def _behind(program: Program, unmerged: Unmerged) -> set[str]:
 
 def _take_apart(
     value: ir.Value, graph: ir.Graph, program: Program, unmerged: Unmerged, stored: Collection[str], *, of_torch: bool
-) -> None:
+) -> list[str]:
+    """The names of the weights that a tensor stands for."""
     groups = _groups(value, program, stored, of_torch=of_torch)
     for name, uses in list(groups.items())[1:]:
         beside = program.put_back.get(name.partition("@")[2])
@@ -100,10 +112,7 @@ def _take_apart(
             program.add_copy(name)
             unmerged.origins[name] = (Origin(str(value.name), transposed=False),)
         _read_instead(graph, beside, uses)
-    if len(groups) > 1:
-        unmerged.notes.append(
-            f"the file stores {', '.join(groups)} once, as they start alike: they are {len(groups)} weights"
-        )
+    return list(groups)
 
 
 def _groups(value: ir.Value, program: Program, stored: Collection[str], *, of_torch: bool) -> dict[str, list[Use]]:
@@ -146,7 +155,7 @@ def _by_product(value: ir.Value, uses: Sequence[Use], stored: Collection[str]) -
 
 def _matrix_of(node: ir.Node, index: int, stored: Collection[str]) -> str:
     """The stored matrix of the product that an op is, or that it adds a bias to; "" where there is none."""
-    if node.op_type == "Gemm" and index == 2:
+    if _BIASES.get(node.op_type) == index:
         value = node.inputs[1]
     elif node.op_type == "Add":
         other = node.inputs[1 - index]
@@ -171,17 +180,18 @@ def _read_instead(graph: ir.Graph, value: ir.Value, uses: Sequence[Use]) -> None
 
 
 def _matrices(graph: ir.Graph, weights: Sequence[ir.Value]) -> Iterator[ir.Value]:
-    """The stored matrices that products read, copies among them, without those of equal elements."""
+    """The stored matrices that products read, without those of equal elements, and the weights of recurrent layers: copies are among them."""
     for value in {id(v): v for v in (*weights, *graph.initializers.values())}.values():
-        read = any(use.node.op_type in ("Gemm", "MatMul") and use.idx == 1 for use in value.uses())
-        small = read and is_floating(value) and value.const_value.nbytes <= _MATRIX_BYTES
-        if small and len(value.const_value.shape) == 2 and np.ptp(array_of(value)) != 0:
+        types = {use.node.op_type for use in value.uses() if use.idx in _COPIED.get(use.node.op_type, ())}
+        small = types and is_floating(value) and value.const_value.nbytes <= _MATRIX_BYTES
+        if small and (types & RECURRENT or (len(value.const_value.shape) == 2 and np.ptp(array_of(value)) != 0)):
             yield value
 
 
-def _tie(matrices: Sequence[ir.Value], graph: ir.Graph, program: Program, unmerged: Unmerged) -> None:
-    """One weight for all the matrices that stand for one parameter, as it is or transposed."""
+def _tie(matrices: Sequence[ir.Value], graph: ir.Graph, program: Program, unmerged: Unmerged) -> set[str]:
+    """One weight for all the matrices that stand for one parameter, as it is or transposed; the names of the others, which nothing reads any more."""
     firsts: dict[str, list[ir.Value]] = {}
+    tied: set[str] = set()
     for value in matrices:
         for parameter in {_parameter_of(value, program)} - {""}:
             same = next((f for f in firsts.get(parameter, ()) if _is_same(f, value) or _is_transposed(f, value)), None)
@@ -194,6 +204,8 @@ def _tie(matrices: Sequence[ir.Value], graph: ir.Graph, program: Program, unmerg
                 node.replace_input_with(index, _transpose_before(graph, node, same) if transposed else same)
             known = unmerged.origins.get(str(same.name), (Origin(str(same.name), transposed=False),))
             unmerged.origins[str(same.name)] = (*known, Origin(str(value.name), transposed=transposed))
+            tied.add(str(value.name))
+    return tied
 
 
 def _parameter_of(value: ir.Value, program: Program) -> str:
@@ -203,8 +215,10 @@ def _parameter_of(value: ir.Value, program: Program) -> str:
 
 
 def _module_of(node: ir.Node) -> str:
-    """The module in a traced node's name, `/shared_1/MatMul` where it is called for the second time."""
-    return re.sub(r"_\d+$", "", str(node.name or "").rpartition("/")[0])
+    """The module in a traced node's name, `/shared_1/MatMul` where it is called for the second time; of a recurrent one with its level, `/gru/GRU_1`."""
+    scope, _, name = str(node.name or "").rpartition("/")
+    module = re.sub(r"_\d+$", "", scope)
+    return f"{module}/{name}" if module and node.op_type in RECURRENT else module
 
 
 def _is_same(one: ir.Value, other: ir.Value) -> bool:

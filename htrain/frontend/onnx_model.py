@@ -17,7 +17,7 @@ from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass
 from onnxscript import optimizer
 
 from htrain.errors import ModelError
-from htrain.frontend import onnx_elementwise, onnx_gathers, onnx_matrix, onnx_shapes
+from htrain.frontend import onnx_elementwise, onnx_gathers, onnx_matrix, onnx_recurrent, onnx_shapes, onnx_windows
 from htrain.frontend.captured import Captured, Origin, without_gradients
 from htrain.frontend.onnx_batch import check_examples_apart, open_batch
 from htrain.frontend.onnx_graph import GROWING, Graph, Known, label
@@ -39,18 +39,14 @@ _HANDLERS: dict[str, Callable[[Graph, Operator], None]] = {
     **onnx_matrix.HANDLERS,
     **onnx_shapes.HANDLERS,
     **onnx_gathers.HANDLERS,
+    **onnx_recurrent.HANDLERS,
+    **onnx_windows.HANDLERS,
 }
 _LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 _CURES = {
     "Loop": "export nn.EmbeddingBag as nn.Embedding and a sum, or give htrain the PyTorch module itself",
     **dict.fromkeys(
         (
-            "Conv",
-            "GRU",
-            "LSTM",
-            "RNN",
-            "AveragePool",
-            "MaxPool",
             "InstanceNormalization",
             "ScatterElements",
             "ScatterND",

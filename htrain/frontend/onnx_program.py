@@ -19,7 +19,9 @@ _INPUT = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR)\b(?: target='([
 _STORED = re.compile(r"%([pbc]_\w+)")
 _PARAMETER = "PARAMETER"
 _EMBEDDING = re.compile(r"target=torch\.ops\.aten\.embedding\.default\]\(args = \(%(p_\w+), %\w+, (\d+)[,)]")
-_LINEAR = re.compile(r"aten\.(linear|addmm)\.default")
+_WITH_BIAS = re.compile(r"aten\.(linear|addmm|conv\w+)\.(default|input)")
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _CURE = "export it with torch.onnx.export(optimize=False), or give htrain the PyTorch module"
 
 
@@ -33,7 +35,10 @@ class Program:
         inputs = _INPUT.findall(graph.metadata_props.get(_SIGNATURE, ""))
         self._kinds = {name: kind for name, kind, _ in inputs}
         self._targets = {name: target for name, _, target in inputs}
+        self._levels: dict[ir.Node, tuple[int, int]] = {}  # of each level of a recurrent op: which, of how many
         for program_op, nodes in _by_program_op(graph).items():
+            levels = [node for node in nodes if node.op_type in RECURRENT]
+            self._levels.update({node: (i, len(levels)) for i, node in enumerate(levels)})
             self._complete(graph, program_op, nodes, {_mangled(str(v.name)): v for v in constants})
         self.left_out = self._left_out(graph)
 
@@ -63,6 +68,8 @@ class Program:
 
         Inputs that have a parameter's own name stand for it; the others for what is left, in order.
         """
+        if isinstance(node, ir.Node) and node in self._levels:
+            return "_and_".join(self._of_level(node, index))
         names = self._parameters_of(node)
         inputs = [(i, str(v.name)) for i, v in enumerate(node.inputs) if v is not None and str(v.name) in self._stored]
         if not names or len(inputs) > len(names):
@@ -75,6 +82,16 @@ class Program:
         left = [i for i, _ in inputs if i not in places]
         found = names if len(left) == len(names) else ["_and_".join(names)] * len(left)
         return {**places, **dict(zip(left, found, strict=True))}.get(index, "")
+
+    def _of_level(self, node: ir.Node, index: int) -> list[str]:
+        """The parameters that are input `index` of one level of a recurrent op: those of both directions, biases in pairs."""
+        level, num_levels = self._levels[node]
+        num_directions = 2 if node.attributes.get_string("direction", "forward") == "bidirectional" else 1
+        per_cell = 4 if len(node.inputs) > 3 and node.inputs[3] is not None else 2
+        names = _parameters_in(node.metadata_props.get(_FX_NODE, ""))[-num_levels * num_directions * per_cell :]
+        cells = [names[(level * num_directions + d) * per_cell :][:per_cell] for d in range(num_directions)]
+        places = {1: slice(0, 1), 2: slice(1, 2), 3: slice(2, 4)}.get(index, slice(0))
+        return [name for cell in cells for name in cell[places]]
 
     def _left_out(self, graph: ir.Graph) -> list[str]:
         """The parameters, by the module's names, that no op of the file reads: its output does not depend on them, or the exporter has computed with them."""
@@ -95,6 +112,8 @@ class Program:
 
         Raises ModelError for any other parameter that the op of the program reads, and no node of the file.
         """
+        if any(node in self._levels for node in nodes):
+            return  # its weights are in one or two tensors, of zeros, too
         wanted = [name for name in _parameters_in(program_op) if name.startswith("p_")]
         read = {str(v.name) for node in nodes for v in node.inputs if v is not None and str(v.name) in self._stored}
         if not read or len(read) >= len(wanted):
@@ -103,10 +122,12 @@ class Program:
         products = (
             n
             for n in nodes
-            if n.op_type in ("Gemm", "MatMul") and n.inputs[1] is not None and str(n.inputs[1].name) in self._stored
+            if n.op_type in ("Gemm", "MatMul", *_CONVOLUTIONS)
+            and n.inputs[1] is not None
+            and str(n.inputs[1].name) in self._stored
         )
         product = next(products, None)
-        if product is None or len(wanted) != len(read) + 1 or not _LINEAR.search(program_op):
+        if product is None or len(wanted) != len(read) + 1 or not _WITH_BIAS.search(program_op):
             what = missing.removeprefix("p_")
             raise ModelError(
                 f"the parameter '{what}' of the module is not in the file, as torch's exporter leaves out what starts as zeros or ones: {_CURE}"
@@ -145,8 +166,11 @@ def _mangled(name: str) -> str:
 
 
 def _width(product: ir.Node) -> int:
-    """The columns of what a product of x[..,K] and a stored matrix gives."""
+    """The columns of what a product of x[..,K] and a stored matrix gives, or the channels of a convolution."""
     weight = product.inputs[1].const_value
+    if product.op_type in _CONVOLUTIONS:
+        transposed = product.op_type == "ConvTranspose"
+        return int(weight.shape[1]) * product.attributes.get_int("group", 1) if transposed else int(weight.shape[0])
     return int(weight.shape[0 if product.attributes.get_int("transB", 0) else 1])
 
 
@@ -158,6 +182,10 @@ def _zeros(graph: ir.Graph, name: str, width: int) -> ir.Value:
 
 
 def _add_bias(graph: ir.Graph, product: ir.Node, bias: ir.Value) -> None:
+    if product.op_type in _CONVOLUTIONS:
+        product.resize_inputs(3)
+        product.replace_input_with(2, bias)
+        return
     out = product.outputs[0]
     readers = [(use.node, use.idx) for use in out.uses()]
     add = ir.node("Add", [out, bias], name=f"{product.name}_bias")

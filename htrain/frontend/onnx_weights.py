@@ -55,6 +55,9 @@ _OPERANDS = {
     "PRelu": (1,),
     "Gather": (0,),
     "GatherND": (0,),
+    "Conv": (1, 2),
+    "ConvTranspose": (1, 2),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), (1, 2, 3)),
 }
 _PASSING = frozenset(
     {

@@ -15,6 +15,9 @@ from onnx.helper import get_attribute_value
 from onnx.numpy_helper import to_array
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_gru import GRU
+from onnx.reference.ops.op_lstm import LSTM
+from onnx.reference.ops.op_rnn import RNN_14 as RNN
 
 from htrain.frontend.captured import Captured
 from htrain.frontend.onnx_graph import concrete
@@ -71,7 +74,7 @@ class OnnxReference:
             if captured.net.parameters[name].kind == "table"
         }
         _open(model.graph, set(self._given), tables)
-        self._evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=_user_ops(model.graph))
+        self._evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=[*_user_ops(model.graph), *_RECURRENT])
 
     def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> Evaluated:
         """The file's outputs: it does the same in evaluation. Raises what the evaluator raises."""
@@ -170,6 +173,35 @@ class _UserOp(OpRun):
             len(inputs[0]),
         )
         return tuple(y.numpy() for y in outputs)
+
+
+def _of_lengths(op: type[OpRun]) -> type[OpRun]:
+    """A recurrent op that goes by `sequence_lens`, which the evaluator's own leaves out: each example by itself, for its steps; and that knows Relu."""
+
+    def _run(self: Any, x: np.ndarray, *operands: Any, **attributes: Any) -> tuple[np.ndarray, ...]:
+        if len(operands) < 4 or operands[3] is None:
+            return op._run(self, x, *operands, **attributes)
+        if attributes.get("layout"):
+            raise NotImplementedError("sequence_lens with layout = 1")
+        weights, states = operands[:3], operands[4:]
+        found = []
+        for i, length in enumerate(operands[3].tolist()):
+            began = [state if state is None else state[:, i : i + 1] for state in states]
+            y, *ends = op._run(self, x[: max(length, 1), i : i + 1], *weights, None, *began, **attributes)
+            behind = np.zeros((len(x) - len(y), *y.shape[1:]), y.dtype)
+            parts = [np.concatenate([y, behind]), *ends]
+            found.append(parts if length else [np.zeros_like(part) for part in parts])
+        return tuple(np.concatenate(parts, axis=-2) for parts in zip(*found, strict=True))
+
+    def choose_act(self: Any, name: str, *numbers: float) -> Any:
+        if name.lower() == "relu":
+            return lambda x: np.maximum(x, 0)
+        return op.choose_act(self, name.capitalize(), *numbers)
+
+    return type(op.__name__.partition("_")[0], (op,), {"op_domain": "", "_run": _run, "choose_act": choose_act})
+
+
+_RECURRENT = tuple(map(_of_lengths, (GRU, LSTM, RNN)))
 
 
 def _attribute(value: Any, kind: type) -> Attr:
