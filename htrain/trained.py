@@ -26,8 +26,9 @@ def predict(
     """Write the scores of the last checkpoint of a run, or of the best, which `keep_best` keeps, on `data`, FORMAT:PATH, to the file `out`: .parquet, .csv
     or .npy.
 
-    Scores are probabilities for the loss bce, and predictions for mse; beside each is the label of its row, and rows are in the order of the data, which is
-    read in batches. `plan` where the run's plan has moved; `replica` says whose dense parameters, `center` or `group:N`.
+    Scores are probabilities for the loss bce, and predictions for mse; beside each are the label of its row, and the model's heads, what else it returns of
+    the row, by their names. Rows are in the order of the data, which is read in batches. `plan` where the run's plan has moved; `replica` says whose dense
+    parameters, `center` or `group:N`.
     The file appears whole or not at all, over nothing but an older Parquet file of scores.
     Raises UsageError for a name of another kind, CheckpointError and PlanError for a run that cannot be read, DataError for data that cannot be read or does
     not fit, for a malformed row, and for a file that cannot be written.
@@ -56,8 +57,8 @@ def export(
     of the model, whatever the cluster was.
 
     `torch`: a safetensors file of weights and tables under the names of the module's own parameters, for `load_state_dict(..., strict=False)`.
-    `onnx`: an ONNX file of the forward pass in standard ops, for any batch size. Its inputs have the model's names; its output is `score`, what
-    `htrain.predict` writes, and for the loss bce `logit` besides. Weights of more than 1.5 GB are in `OUT.data` beside it.
+    `onnx`: an ONNX file of the forward pass in standard ops, for any batch size. Its inputs have the model's names; its outputs are `score`, what
+    `htrain.predict` writes, for the loss bce `logit` besides, and the model's heads. Weights of more than 1.5 GB are in `OUT.data` beside it.
     `tables`: a new folder with the rows of each table in files of a `format`, at most `piece_rows` rows each, and `index.json`, which lists them.
 
     `plan` where the run's plan has moved; `replica` says whose dense parameters, `center` or `group:N`. What is written appears whole or not at all, over

@@ -1,5 +1,6 @@
 """The Python API of what is done with a plan: run, evaluate, as by the commands. No process of a run imports what makes plans."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,8 @@ from htrain.spec.settings import (
     ValidEvery,
     Workers,
 )
+
+_BY_NAME: Mapping[str, str] = {}
 
 
 def run(
@@ -194,9 +197,16 @@ def evaluate(
     plan: str | Path = "",
     replica: str = "center",
     checkpoint: Literal["last", "best"] = "last",
+    labels: Mapping[str, str] = _BY_NAME,
 ) -> Evaluation:
-    """NE, AUC and log loss of the last checkpoint of a run on a dataset, or of the best, which `keep_best` keeps; `plan` where the run's plan has moved."""
-    require_arguments("evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica, checkpoint=checkpoint)
+    """NE, AUC and log loss of the last checkpoint of a run on a dataset, or of the best, which `keep_best` keeps; `plan` where the run's plan has moved.
+
+    What the model returns beside what is scored is evaluated, too, in `.heads`, where its label is known: a head with the name of an input is to be that, and
+    `labels={"cvr": "bought"}` says it of others. Raises UsageError for labels that are none, and as `htrain.predict`.
+    """
+    require_arguments(
+        "evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica, checkpoint=checkpoint, labels=labels
+    )
     folder = Path(run_folder)
     plan_folder = Path(plan or require_run(folder).plan)
-    return evaluate_run(plan_folder, folder, data, replica=replica, checkpoint=checkpoint)
+    return evaluate_run(plan_folder, folder, data, replica=replica, checkpoint=checkpoint, labels=labels)

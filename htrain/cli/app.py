@@ -18,6 +18,7 @@ from htrain.cli.door import open_door
 from htrain.cli.flags import (
     FilePath,
     Finite,
+    Named,
     Period,
     PlanCommand,
     Value,
@@ -51,7 +52,7 @@ from htrain.executor.launch.environment import role_environment
 from htrain.spec.settings import EarlyStop, MostRetries, ValidEvery
 
 if TYPE_CHECKING:
-    from htrain.executor.launch.evaluate import Evaluation
+    from htrain.executor.launch.evaluate import Evaluation, Head
     from htrain.executor.roles.coordination import RunResult
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -365,6 +366,13 @@ def measures_of(found: "Evaluation") -> str:
     return f"NE {found.ne:.4f}, AUC {found.auc:.4f}, log loss {found.log_loss:.4f}, positive rate {found.positive_rate:.4f}"
 
 
+def measures_of_head(named: tuple[str, "Head"]) -> str:
+    """What was evaluated of a head of the model: AUC is of clicks."""
+    name, found = named
+    measure = f"squared error {found.squared_error:.4f}" if isnan(found.auc) else f"AUC {found.auc:.4f}"
+    return f"{name}: {measure}, mean of {found.label} {found.mean_label:.4f}"
+
+
 def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     """How a run went, as the document of its command."""
     totals = result.totals
@@ -417,11 +425,20 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     type=click.Choice(["last", "best"]),
     help="The last, or the best, which --keep-best has kept. [default: last]",
 )
+@click.option(
+    "--label-of",
+    "labels",
+    multiple=True,
+    type=Named("HEAD=INPUT"),
+    help="The input that is the label of a head, another output of the model; once for each. [default: that of its name]",
+)
 @json_flag
-def eval_command(run_folder: Path, as_json: bool, plan: Path | None, **what: Any) -> None:
-    """Evaluate the last checkpoint of RUN_FOLDER, or the best: NE, AUC and log loss."""
-    found = htrain.evaluate(run_folder, plan=plan or "", **what)
-    text = f"{found.examples:,} examples: {measures_of(found)}"
+def eval_command(run_folder: Path, as_json: bool, plan: Path | None, labels: Any, **what: Any) -> None:
+    """Evaluate the last checkpoint of RUN_FOLDER, or the best: NE, AUC and log loss, and AUC of heads whose labels are known."""
+    found = htrain.evaluate(run_folder, plan=plan or "", labels=dict(labels), **what)
+    text = "; ".join(
+        [f"{found.examples:,} examples: {measures_of(found)}", *map(measures_of_head, found.heads.items())]
+    )
     left_out = import_module("htrain.data.malformed").left_out(found.malformed, found.malformed_example)
     put(asdict(found), f"{text}; {left_out}" if left_out else text, as_json)
 

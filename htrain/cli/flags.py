@@ -249,6 +249,19 @@ class Pair(click.ParamType):
         return pattern, parse_in_pair(text, self.hint)
 
 
+class Named(click.ParamType):
+    """`NAME=NAME` as a pair of names; `words` say of what."""
+
+    def __init__(self, words: str) -> None:
+        self.name = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        name, equals, other = str(value).partition("=")
+        if not (name and equals and other):
+            self.fail(f"'{value}': want {self.name}", param, ctx)
+        return name, other
+
+
 def cluster_flags(command: Function) -> Function:
     """A flag for every field of the cluster file."""
     for name, field in reversed(list(fields_of(Cluster).items())):

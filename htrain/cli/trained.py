@@ -31,7 +31,7 @@ _replica_flag = click.option(
 def predict(run_folder: Path, plan: Path | None, as_json: bool, **what: Any) -> None:
     """Write the scores of the last checkpoint of RUN_FOLDER on data: probabilities, predictions for --loss mse, and what forward scores for own.
 
-    A row for each row of the data, in its order, with columns score and label.
+    A row for each row of the data, in its order, with columns score and label, and one for each head of the model.
 
     \b
     htrain predict runs/a --data criteo:test.tsv --out scores.parquet

@@ -21,8 +21,9 @@ from htrain.transform.constants import copy_constants
 from htrain.transform.dropout import seed_dropouts
 from htrain.transform.fc_split import split_fcs
 from htrain.transform.gradient import add_gradients
+from htrain.transform.heads import Parted, part
 from htrain.transform.lookups import lower_lookups
-from htrain.transform.loss import add_loss
+from htrain.transform.loss import add_loss, final_sigmoid
 from htrain.transform.low_precision import lower_fcs, narrow_fcs
 from htrain.transform.modules import name_modules
 from htrain.transform.optimizer import add_optimizers
@@ -69,7 +70,7 @@ def lowered(
             f"--split-table {next(iter(table_splits))} has no effect: {options.holder.words} says where rows are"
         )
     net = cache.lookups(net, shards)
-    net = copy_constants(net, fixed_tags(net, table_owners(shards)))
+    net = as_trained(copy_constants(net, fixed_tags(net, table_owners(shards))))
     fixed: Tags = fixed_tags(net, table_owners(shards))
     for strategy in strategies:
         fixed = strategy.tags(net, fixed)
@@ -87,7 +88,23 @@ def _placed(
 
 
 def forward_net(captured: Captured, options: Options) -> Net:
-    """The net with its loss, in modules, FCs in the precision that is asked for: what splits are made of."""
-    forward = lower_lookups(read_padding_rows(captured.net, captured.values))
+    """The net with its loss, in modules, FCs in the precision that is asked for: what splits are made of. Its outputs are (loss, logit), and what heads
+    are made of."""
+    forward = _parted(captured, options).trained
     net = name_modules(add_loss(seed_dropouts(forward, options.seed), checked(options).loss))
     return lower_fcs(net, options)
+
+
+def as_trained(net: Net) -> Net:
+    """The net with the outputs that a step has, its loss and its logit: heads are of evaluation."""
+    return replace(net, outputs=net.outputs[:2])
+
+
+def net_of_heads(captured: Captured, options: Options) -> Net | None:
+    """The net that makes heads of the forward net's last outputs, if the model has any."""
+    return _parted(captured, options).heads
+
+
+def _parted(captured: Captured, options: Options) -> Parted:
+    forward = lower_lookups(read_padding_rows(captured.net, captured.values))
+    return part(forward, captured.heads, final_sigmoid(forward, options.loss))

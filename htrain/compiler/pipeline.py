@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import floor
 
 from htrain.compiler.fusing import fuse_placed
-from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS, lowered
+from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS, as_trained, lowered, net_of_heads
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.loads import MemoryUse
 from htrain.costs.memory import memory_of_train, too_large_text
@@ -77,13 +78,14 @@ def compile_net(
     tagged = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
     holds = _holds(tagged, cluster, options)
     encodings = {name: allowed[name] for name, is_chosen in zip(workload.values, chosen, strict=True) if is_chosen}
-    train = compress_values(tagged, encodings, options)
+    heads = net_of_heads(captured, options)
+    train = compress_values(_with_taken(tagged, heads), encodings, options)
     strategies = (*strategies_of(cluster, options), cache_of(cluster, options))
     for strategy in strategies:
         train = strategy.encoded(train)
-    train = fuse_placed(train, options)
+    train = as_trained(fuse_placed(train, options))
 
-    nets, centers = _nets(train, strategies, cluster, options)
+    nets, centers = _nets(train, heads, strategies, cluster, options)
     require_own_rates(train, rates)
     demands = demands_of(nets, cluster, options, rates)
     eps = float(floor(1 / seconds_of(demands, cluster, options, options.dense_sync.round_steps)))
@@ -99,8 +101,14 @@ def compile_net(
     return check_plan(plan)
 
 
+def _with_taken(net: Net, heads: Net | None) -> Net:
+    """The net with what heads are made of among its outputs, so that no pass takes it away."""
+    taken = [name for name in heads.inputs if name not in net.inputs] if heads else []
+    return replace(net, outputs=(*net.outputs, *taken))
+
+
 def _nets(
-    train: Net, strategies: Sequence[Strategy[Section]], cluster: Cluster, options: Options
+    train: Net, heads: Net | None, strategies: Sequence[Strategy[Section]], cluster: Cluster, options: Options
 ) -> tuple[dict[str, Net], dict[str, str]]:  # fmt: skip
     """The nets of a plan by name, and the hosts of centres by weight."""
     parts = split_by_node(train, [d for d in cluster.devices if role_of(d) != DENSE_PS])
@@ -108,6 +116,7 @@ def _nets(
     nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
     nets.update({str(NetName.step(d).init): init_net(d, part, options.seed) for d, part in parts.items()})
     nets.update({WORKERS: beside} if beside else {})
+    nets.update({heads.name: heads} if heads else {})
     centers: dict[str, str] = {}
     for strategy in strategies:
         nets.update(strategy.nets(parts))

@@ -59,8 +59,12 @@ def export_onnx(trained: Trained, out: Path) -> Exported:
         num_bytes = sum(file.stat().st_size for file in written.files)
     except OSError as error:
         raise _unwritable(out, error) from error
-    said = ", its sigmoid" if trained.plan.options.loss == "bce" else ""
-    note = f"inputs are {', '.join(written.inputs)}; outputs {', and '.join(written.outputs)}{said}"
+    of_logits = trained.plan.options.loss == "bce"
+    ours, heads = written.outputs[: 1 + of_logits], written.outputs[1 + of_logits :]
+    note = (
+        f"inputs are {', '.join(written.inputs)}; outputs {', and '.join(ours)}{', its sigmoid' if of_logits else ''}"
+    )
+    note += f"; and heads {', '.join(heads)}" if heads else ""
     return Exported(written.files, written.tensors, num_bytes, (note,))
 
 

@@ -10,12 +10,14 @@ import onnx
 import torch
 
 from htrain.errors import DataError
-from htrain.executor.launch.forward import Trained, forward_net
+from htrain.executor.launch.forward import Trained
 from htrain.exporting.graph import Graph
 from htrain.exporting.lowering import lower
 from htrain.exporting.safetensors_file import write_blocks
 from htrain.exporting.wholes import Whole, load_wholes
 from htrain.files import new_file, place_to_write, write_file
+from htrain.net.blobs import numel
+from htrain.net.names import head_name
 from htrain.net.net import BatchDim, Blob, Net, Op, Parameter
 from htrain.net.rewriting import only_needed
 from htrain.onnx_format.forms import OPSET
@@ -66,7 +68,7 @@ def _as_held(block: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True)
 class Written:
     """The files of a model, the model's own first; how many weights, parts of weights and tables it reads; its inputs, such as `dense: float32[B,13]`, and
-    its outputs, the score last."""
+    its outputs: the score, and the model's heads."""
 
     files: tuple[Path, ...]
     tensors: int
@@ -129,22 +131,39 @@ def _require_new(path: Path) -> None:
 
 
 def _net_of(trained: Trained) -> Net:
-    """The ops that lead to the logit, which is its output."""
-    forward = forward_net(trained.plan.train)
-    return _without_names(only_needed(replace(forward, outputs=forward.outputs[-1:])), (LOGIT, SCORE))
+    """The ops that lead to the logit, its first output, and to the model's heads, with the inputs that they read."""
+    forward = trained.forward
+    names = (LOGIT, SCORE, *map(head_name, forward.outputs[2:]))
+    needed = only_needed(replace(forward, outputs=forward.outputs[1:]))
+    read = {name for op in needed.ops for name in op.inputs}
+    inputs = tuple(name for name in needed.inputs if name in read)
+    return _without_names(replace(needed, inputs=inputs).with_ops(needed.ops), names)
 
 
 def _graph_of(net: Net, wholes: Mapping[str, Whole], *, binary: bool) -> tuple[Graph, list[Blob]]:
     """The graph, and its outputs. Raises ModelError as `lower` does."""
     graph = lower(net, lambda table, row: wholes[table].original(row))
-    last = net.producers().get(net.outputs[0], Op("Identity", net.outputs, ()))
-    made = partial(graph.add, "Reshape", graph.value(net.outputs[0], last), graph.ints(-1))
+    made = partial(graph.add, "Reshape", _output(graph, net.outputs[0]), graph.ints(-1))
     if binary:
         logit = made(output=graph.fresh(LOGIT))
         names = [logit, graph.add("Sigmoid", logit, output=graph.fresh(SCORE))]
     else:
         names = [made(output=graph.fresh(SCORE))]
-    return graph, [Blob(name, (BatchDim(),), "float32") for name in names]
+    heads = [_head(graph, name) for name in net.outputs[1:]]
+    return graph, [*(Blob(name, (BatchDim(),), "float32") for name in names), *heads]
+
+
+def _output(graph: Graph, name: str) -> str:
+    return graph.value(name, graph.net.producers().get(name, Op("Identity", (name,), ())))
+
+
+def _head(graph: Graph, name: str) -> Blob:
+    """A head as an output of the graph, by its name, or with a number behind it where an input has that."""
+    shape = graph.net.blob(name).shape
+    shape = shape[:1] if shape[1:] == (1,) else shape
+    sizes = graph.ints(-1, *(numel((size,), 1) for size in shape[1:]))
+    made = graph.add("Reshape", _output(graph, name), sizes, output=graph.fresh(head_name(name)))
+    return Blob(made, (BatchDim(), *shape[1:]), "float32")
 
 
 def model_of(graph: Graph, outputs: Sequence[Blob], name: str) -> onnx.ModelProto:

@@ -20,7 +20,8 @@ class Origin:
 
 @dataclass(frozen=True)
 class Captured:
-    """A forward net with one output, the logit; of a model with a loss of its own two, the loss before what is scored.
+    """A forward net with one output, the logit; of a model with a loss of its own two, the loss before what is scored. Behind these come its
+    `heads`, of that name each: a number or a vector for each example.
 
     `values` are the tensors of parameters whose init is `file`. `notes` say, a sentence each, what the frontend decided that the user may want to know.
     `origins` are those of an ONNX file's parameters: several tensors where the file stores one weight more than once, and none for what it left out, as it
@@ -32,6 +33,17 @@ class Captured:
     notes: tuple[str, ...] = ()
     origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
     supposed: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+
+    @property
+    def trained_outputs(self) -> tuple[str, ...]:
+        """The loss, where it is the model's own, and what is scored: without heads."""
+        return self.net.outputs[: len(self.net.outputs) - len(self.heads)]
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether the model returns its loss."""
+        return len(self.trained_outputs) > 1
 
 
 def without_gradients(net: Net) -> tuple[Net, list[str]]:

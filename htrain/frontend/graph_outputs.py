@@ -1,12 +1,17 @@
 """The outputs of an exported graph: which is the logit, which the loss, and what they are computed from."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree
 
 from htrain.errors import ModelError
+
+_OURS = ("score", "label", "logit", "loss")
 
 
 def own_outputs(program: ExportedProgram, logit: str | int) -> tuple[fx.Node, fx.Node]:
@@ -46,14 +51,34 @@ def logit_of(program: ExportedProgram, logit: str | int) -> fx.Node:
     )
 
 
+def other_outputs(program: ExportedProgram, taken: Collection[fx.Node]) -> dict[str, fx.Node]:
+    """The outputs of forward() that are not among those `taken`, by their names as heads."""
+    names, outputs = _named_outputs(program)
+    return {as_head(name): node for name, node in zip(names, outputs, strict=True) if node not in taken}
+
+
+def as_head(name: str) -> str:
+    """The name as a head of an output that has this key or position: that of no column or output of our own."""
+    return f"output_{name}" if name.isdigit() or name in _OURS else name
+
+
+def output_names(outputs: Any) -> list[str]:
+    """What the leaves of that which forward() returns are called, in order: by the key or field which each has where no other has it, or by position."""
+    paths = [path for path, _ in _pytree.tree_flatten_with_path(outputs)[0]]
+    keys = [str(getattr(path[-1], "key", getattr(path[-1], "name", ""))) if path else "" for path in paths]
+    count = Counter(keys)
+    return [key if key and count[key] == 1 else str(place) for place, key in enumerate(keys)]
+
+
 def _named_outputs(program: ExportedProgram) -> tuple[list[str], list[fx.Node]]:
     """The outputs of forward(), and their keys or positions."""
     changed = {s.arg.name for s in program.graph_signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
     (end,) = program.graph.find_nodes(op="output")
     outputs = [n for n in end.args[0] if not (isinstance(n, fx.Node) and n.name in changed)]
+    places = [*range(len(outputs))]
     spec = program.call_spec.out_spec
-    keys = [str(k) for k in spec.context] if spec is not None and isinstance(spec.context, list) else []
-    names = keys if len(keys) == len(outputs) else [str(i) for i in range(len(outputs))]
+    is_whole = spec is not None and spec.num_leaves == len(outputs)
+    names = output_names(_pytree.tree_unflatten(places, spec)) if is_whole else list(map(str, places))
     tensors = [(name, n) for name, n in zip(names, outputs, strict=True) if isinstance(n, fx.Node)]  # others are None
     return [name for name, _ in tensors], [n for _, n in tensors]
 

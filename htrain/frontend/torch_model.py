@@ -14,7 +14,8 @@ from htrain.frontend.aten_forms import Call, refuse
 from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, IGNORED, handler_of
 from htrain.frontend.captured import Captured, without_gradients
 from htrain.frontend.draws import draws_always, draws_of
-from htrain.frontend.graph_outputs import logit_of, needed_for, own_outputs
+from htrain.frontend.graph_outputs import logit_of, needed_for, other_outputs, own_outputs
+from htrain.frontend.heads import with_heads
 from htrain.frontend.indexed_tables import write_lookups
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import SUPPOSED, export, is_bag
@@ -68,7 +69,19 @@ def capture(
     mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
     supposed = program.graph_module.meta.get(SUPPOSED, ())
     notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing, *_supposed(supposed))
-    return Captured(used, kept, notes, supposed=supposed)
+    captured = Captured(used, kept, notes, supposed=supposed)
+    return with_heads(captured, other_outputs(program, outputs), partial(_grown, program, translation, needed))
+
+
+def _grown(program: ExportedProgram, translation: Translation, done: set[fx.Node], output: fx.Node) -> tuple[str, Net]:
+    """The blob of another output, and the net with it. Raises ModelError for what cannot be compiled."""
+    wanted = needed_for(program, (output,)) - done
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node in wanted:
+            _translate(translation, node)
+            done.add(node)
+    blob = translation.blob(output)
+    return blob, translation.build(blob)
 
 
 def _supposed(lines: Sequence[str]) -> list[str]:

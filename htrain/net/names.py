@@ -131,7 +131,7 @@ def shard_name(table: str, index: int, count: int) -> str:
     return table if count == 1 else f"{table}/{index}"
 
 
-NetKind = Literal["train", "step", "sync", "centre", "flush", "own"]
+NetKind = Literal["train", "heads", "step", "sync", "centre", "flush", "own"]
 _NET = re.compile(
     rf"(?P<init>init_)?(?:(?P<of>sync_|flush_|center_(?P<host>{DENSE_PS}|{GROUP})_(?P<host_number>{_NUMBER})_)?"
     rf"(?:(?P<alone>{TRAINER}|{WORKERS})|(?P<kind>{GROUP_PS}|{SPARSE_PS}|{DENSE_PS})_(?P<number>{_NUMBER})))"
@@ -144,6 +144,7 @@ class NetName:
     """What a net of a plan is for, which is what it is called, and its file.
 
         train                            the whole train net
+        heads                            what evaluation makes of it beside the score, where the model returns more
         trainer, group_ps_0, ..          a device's part of a step; `all_reduce` is that of all workers together
         sync_group_ps_0                  a round of the sync of the dense weights that a device holds
         center_dense_ps_0_group_ps_1     how a host of centres answers a holder of weights in a round
@@ -173,7 +174,7 @@ class NetName:
         """The name that a text stands for; a text of no known form is that of a user's own net."""
         match = _NET.fullmatch(text)
         if match is None:
-            return NetName("train") if text == "train" else NetName("own", text=text)
+            return _ALONE.get(text) or NetName("own", text=text)
         init, of, host, host_number, alone, kind, number = match.groups()
         device = Device(alone) if alone else Device(kind, int(number))
         centre = Device(host, int(host_number)) if host else None
@@ -206,7 +207,7 @@ class NetName:
 
     @property
     def run_by(self) -> Device | None:
-        """The device that runs the net: all workers are trainers. None of the train net, which nobody runs, and of a user's own."""
+        """The device that runs the net: all workers are trainers. None of the train net and of heads, which no role runs, and of a user's own."""
         if self.device is None:
             return None
         if self.device.kind == WORKERS:
@@ -222,3 +223,17 @@ class NetName:
 def net_name(device: str) -> str:
     """The name of a device's net, and of its file: `group_ps_0` for `group_ps:0`."""
     return str(NetName.step(device))
+
+
+def head_blob(head: str) -> str:
+    """The output of the net of heads that is a head of the model."""
+    return _HEADS + head
+
+
+def head_name(output: str) -> str:
+    """The reverse of `head_blob`."""
+    return output.removeprefix(_HEADS)
+
+
+_HEADS = "heads/"
+_ALONE = {"train": NetName("train"), "heads": NetName("heads")}

@@ -18,6 +18,11 @@ class NetsOfPlan:
         """The whole train net. Raises PlanError where the plan has none, as a role's part of one."""
         return self._net(NetName("train"))
 
+    @property
+    def heads(self) -> Net | None:
+        """The net that makes the model's heads of what the train net makes, if there are any."""
+        return self.nets.get(str(NetName("heads")))
+
     def net_of(self, device: str) -> Net:
         """The net that `device` runs in a step. Raises PlanError where it runs none."""
         return self._net(NetName.step(device))

@@ -32,10 +32,11 @@ def differences(ours: Outcome, theirs: Outcome, *, noise: Mapping[str, float]) -
     elif ours.outputs.shape != theirs.outputs.shape:
         found.append(Difference("the number of outputs", len(ours.outputs), len(theirs.outputs), float("inf")))
     else:
-        apart = _apart(
-            "the logit", ours.outputs, theirs.outputs, share=_OUTPUT, slack=_OUTPUT + _NOISE * noise.get("", 0.0)
-        )
-        found += [apart] if apart else []
+        slack = _OUTPUT + _NOISE * noise.get("", 0.0)
+        pairs = {"the logit": (ours.outputs, theirs.outputs)}
+        pairs |= {f"output '{name}'": (ours.heads[name], theirs.heads[name]) for name in theirs.heads}
+        told = (_apart(what, *pair, share=_OUTPUT, slack=slack) for what, pair in pairs.items())
+        found += [apart for apart in told if apart]
     overall = max((_largest(g) for g in theirs.gradients.values()), default=0.0)
     gradients = []
     for name in sorted({*ours.gradients, *theirs.gradients}):

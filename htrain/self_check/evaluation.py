@@ -16,7 +16,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, eq=False)  # tensors have no equality that is true or false
 class Evaluated:
-    """What is scored in evaluation; `drops`: a dropout is on there, too, which was left out."""
+    """What is scored in evaluation, and behind it heads, in one vector; `drops`: a dropout is on there, too, which was left out."""
 
     scores: torch.Tensor
     drops: bool = False
@@ -47,7 +47,6 @@ def notes_of_evaluation(
     if theirs.drops:
         yield "forward() drops values in evaluation, too, as F.dropout does without training=self.training: htrain eval and predict drop none"
     found = ours.evaluated(values, inputs, label)
-    found = torch.sigmoid(found) if ours.probability else found
     if found.shape == theirs.scores.shape and torch.allclose(
         found, theirs.scores, rtol=1e-3, atol=1e-4, equal_nan=True
     ):

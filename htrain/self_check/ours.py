@@ -6,9 +6,10 @@ from dataclasses import replace
 import torch
 
 from htrain.compiler.fusing import fuse_forward
-from htrain.compiler.lowering import forward_net
+from htrain.compiler.lowering import forward_net, net_of_heads
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
+from htrain.net.names import head_name
 from htrain.net.net import Net, Op
 from htrain.ops import OPS
 from htrain.ops.draw import all_alike, is_draw
@@ -35,6 +36,7 @@ class Ours:
         )  # shorter FCs are off by what they were asked to be off by
         exact = replace(options, numerics=full)
         lowered = forward_net(captured, exact)
+        self._heads = net_of_heads(captured, exact)
         self.ops = lowered.ops
         self._evaluation = lowered.with_ops(OPS[op.type].in_evaluation(op) for op in lowered.ops)
         forward = fuse_forward(without_draws(lowered), exact)
@@ -45,21 +47,34 @@ class Ours:
     def run(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> Outcome:
         """Raises ModelError naming the op that does not run."""
         known = self._known(values, inputs, label)
-        loss, logit = (known[name] for name in self.net.outputs)
+        loss, logit = (known[name] for name in self.net.outputs[:2])
         outputs = torch.sigmoid(logit) if self.probability else logit
-        return Outcome(float(loss), outputs.reshape(-1), self._gradients_in(known))
+        heads = self._heads_in(known, values, len(label))
+        return Outcome(float(loss), outputs.reshape(-1), self._gradients_in(known), heads)
 
     def logits(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> torch.Tensor:
         """The logits alone. Raises ModelError naming the op that does not run."""
         return self._known(values, inputs, label)[self.net.outputs[1]]
 
     def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> torch.Tensor:
-        """What is scored in evaluation. Raises ModelError naming the op that does not run."""
+        """What is scored in evaluation, and behind it heads, in one vector. Raises ModelError naming the op that does not run."""
         known = {**values.dense, **inputs, "label": label}
         with torch.no_grad():
             for op in self._evaluation.ops:
                 known.update(zip(op.outputs, _run(op, known, values, len(label)), strict=True))
-        return known[self._evaluation.outputs[-1]].reshape(-1).float()
+        logit = known[self._evaluation.outputs[1]].reshape(-1).float()
+        scores = torch.sigmoid(logit) if self.probability else logit
+        return torch.cat([scores, *(head.reshape(-1) for head in self._heads_in(known, values, len(label)).values())])
+
+    def _heads_in(self, known: dict[str, torch.Tensor], values: Values, batch_size: int) -> dict[str, torch.Tensor]:
+        """The heads, float32[B] or [B,K] each, by name."""
+        if not self._heads:
+            return {}
+        made = dict(known)
+        with torch.no_grad():
+            for op in self._heads.ops:
+                made.update(zip(op.outputs, _run(op, made, values, batch_size), strict=True))
+        return {head_name(name): made[name].float() for name in self._heads.outputs}
 
     def _known(
         self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor

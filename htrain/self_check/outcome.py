@@ -1,7 +1,7 @@
 """What one pass over a batch gives, ours or the reference's: the loss, the outputs, and a gradient for every parameter."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch.nn import functional as F
@@ -20,11 +20,12 @@ Gradient = torch.Tensor | Rows
 
 @dataclass(frozen=True)
 class Outcome:
-    """`outputs[B]` are what the model returns; a parameter without a gradient is not in `gradients`."""
+    """`outputs[B]` are what is scored, and `heads` what the model returns besides; a parameter without a gradient is not in `gradients`."""
 
     loss: float
     outputs: torch.Tensor
     gradients: Mapping[str, Gradient]
+    heads: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 def summed_rows(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Rows:

@@ -13,6 +13,7 @@ from torch.utils import _pytree
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
 from htrain.frontend.draws import in_evaluation
+from htrain.frontend.graph_outputs import as_head, output_names
 from htrain.frontend.unchanged import unchanged
 from htrain.self_check.evaluation import Evaluated
 from htrain.self_check.hidden_state import Counted, generators
@@ -31,7 +32,8 @@ class TorchReference:
     batch_size = 13  # no dimension of a model's own
 
     def __init__(self, module: nn.Module, captured: Captured, logit: str | int) -> None:
-        self._module, self._logit, self._own = module, logit, len(captured.net.outputs) > 1
+        self._module, self._logit, self._own = module, logit, captured.has_own_loss
+        self._head_names = captured.heads
         self._without = WithoutDropouts()
         self._parameters, self._slots = _parameters(module, captured)
         self._beside = {name: p for name, p in self._parameters.items() if name not in captured.net.parameters}
@@ -45,23 +47,32 @@ class TorchReference:
     ) -> Outcome:
         """One pass, forward and backward. Raises whatever the module raises."""
         with self._prepared(values) as (held, tables, mode), redirect_stdout(io.StringIO()):
-            outputs, total = self._scored(inputs, label, loss, probability=probability)
+            returned = self._run(inputs)
+            outputs, total = self._scored(returned, label, loss, probability=probability)
             if total.requires_grad:
                 total.backward()
-            return Outcome(float(total.detach()), outputs.detach(), _gradients(held, tables, mode))
+            gradients = _gradients(held, tables, mode)
+            return Outcome(float(total.detach()), outputs.detach(), gradients, self._heads_in(returned))
 
     def _scored(
-        self, inputs: Mapping[str, torch.Tensor], label: torch.Tensor, loss: str, *, probability: bool
+        self, returned: Any, label: torch.Tensor, loss: str, *, probability: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What is scored, and the loss: the module's own, or one of ours."""
         if loss == "own":
-            total, outputs = pick_own(self._run(inputs), self._logit)
+            total, outputs = pick_own(returned, self._logit)
             return outputs.reshape(-1).float(), total
-        outputs = self._outputs(inputs)
+        outputs = pick(returned, self._logit).reshape(-1).float()
         return outputs, loss_of(outputs, label, loss, probability=probability)
 
-    def _outputs(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return pick(self._run(inputs), self._logit).reshape(-1).float()
+    def _heads_in(self, returned: Any) -> dict[str, torch.Tensor]:
+        """Those of the outputs that were captured as heads, by name, as far as they are there."""
+        named = {
+            as_head(name): leaf
+            for name, leaf in zip(output_names(returned), _pytree.tree_leaves(returned), strict=True)
+        }
+        return {
+            name: named[name].detach().float() for name in self._head_names if isinstance(named.get(name), torch.Tensor)
+        }
 
     def _run(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         return self._module(**{name: value.clone() for name, value in inputs.items()})
@@ -113,12 +124,13 @@ class TorchReference:
         return [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> Evaluated:
-        """What is scored in evaluation. Raises whatever the module raises."""
+        """What is scored in evaluation, and heads. Raises whatever the module raises."""
         with self._prepared(values), in_evaluation(self._module), redirect_stdout(io.StringIO()), torch.no_grad():
             outputs = self._run(inputs)
             leaves = _pytree.tree_leaves(outputs)
             scores = pick_own(outputs, self._logit)[1] if self._own and len(leaves) > 1 else pick(outputs, self._logit)
-            return Evaluated(scores.reshape(-1).float().detach(), drops=self._without.drops)
+            told = [scores, *self._heads_in(outputs).values()]
+            return Evaluated(torch.cat([each.reshape(-1).float().detach() for each in told]), drops=self._without.drops)
 
     def _values_beside(self, values: Values) -> tuple[dict[str, Table], dict[str, torch.Tensor]]:
         """Values for all parameters: those of the net, and others for what the logit does not need."""
@@ -228,8 +240,7 @@ def _gradients(held: Mapping[str, nn.Parameter], tables: Mapping[str, Table], mo
 
 def pick_own(outputs: Any, logit: str | int) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss that a model returns, and what is scored, as the frontend finds them."""
-    leaves = _pytree.tree_leaves(outputs)
-    names = list(map(str, outputs)) if isinstance(outputs, dict) else [str(i) for i in range(len(leaves))]
+    leaves, names = _pytree.tree_leaves(outputs), output_names(outputs)
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     place = names.index("loss") if "loss" in names else next(i for i in tensors if not leaves[i].dim())
     others = [i for i in tensors if i != place and (not str(logit) or str(logit) in (names[i], str(i)))]
@@ -238,12 +249,7 @@ def pick_own(outputs: Any, logit: str | int) -> tuple[torch.Tensor, torch.Tensor
 
 def pick(outputs: Any, logit: str | int) -> torch.Tensor:
     """The output that `logit` names, by key or position, as the frontend does. Raises ModelError."""
-    leaves = _pytree.tree_leaves(outputs)
-    names = (
-        [str(key) for key in outputs]
-        if isinstance(outputs, dict) and len(outputs) == len(leaves)
-        else [str(i) for i in range(len(leaves))]
-    )
+    leaves, names = _pytree.tree_leaves(outputs), output_names(outputs)
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)] or [0]
     place = names.index(str(logit)) if str(logit) in names else tensors[int(logit) if str(logit).isdigit() else 0]
     if not isinstance(leaves[place], torch.Tensor):

@@ -44,7 +44,7 @@ _KINDS: Mapping[str, Any] = {
     "min_count": Count, "most": Annotated[int, Meta(ge=0, le=2**40)], "most_values": Annotated[int, Meta(ge=1000, le=2**40)],
     "columns": tuple[str, ...], "together": tuple[tuple[str, ...], ...],
     "most_accesses": MostAccesses, "to": Literal["torch", "onnx", "tables"], "format": Literal["safetensors", "parquet", "npy"], "piece_rows": Count,
-    "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
+    "labels": dict[str, str], "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"],
     "hosting": Literal["processes", "threads", "mpi", "ray"],
 }  # fmt: skip

@@ -13,10 +13,10 @@ LABEL = Blob("label", (B,), "float32")
 
 
 def add_loss(net: Net, loss: str) -> Net:
-    """Append the loss op and the input `label`: float32[B]; the net's outputs become (loss, logit).
+    """Append the loss op and the input `label`: float32[B]; the net's outputs become (loss, logit), and what came behind the logit.
 
     The bce loss has a sigmoid of its own: one that the net ends in is left out (`final_sigmoid`).
-    Requires: one output, the logit, of shape [B] or [B,1]; of the model's `own` loss two, this and the score.
+    Requires: the logit first, of shape [B] or [B,1]; of the model's `own` loss this, and the score.
     Raises ModelError when the logit has another shape or dtype, or the model has an input called `label`.
     """
     if loss == "own":
@@ -32,7 +32,7 @@ def add_loss(net: Net, loss: str) -> Net:
     builder = NetBuilder.of(net)
     builder.input(LABEL)
     (loss_blob,) = builder.add(LOSSES[loss], (logit.name, LABEL.name), module="loss", outputs=(builder.fresh("loss"),))
-    return builder.build((loss_blob, logit.name))
+    return builder.build((loss_blob, *net.outputs))
 
 
 def _cure(output: Blob) -> str:
@@ -49,7 +49,7 @@ def _cure(output: Blob) -> str:
 
 def _with_own_loss(net: Net) -> Net:
     """The net whose first output is the loss, where the reader has it. Raises ModelError for a score that is not one number for each example."""
-    loss, score = (net.blob(name) for name in net.outputs)
+    loss, score = (net.blob(name) for name in net.outputs[:2])
     if score.shape not in ((B,), (B, 1)) or score.dtype != "float32":
         raise ModelError(f"what is scored, {score}, must be float32[B] or float32[B,1]: {_cure(score)}")
     label = net.blobs.get(LABEL.name)
@@ -59,7 +59,7 @@ def _with_own_loss(net: Net) -> Net:
     if label is None:
         builder.input(LABEL)
     (loss_blob,) = builder.add("OwnLoss", (loss.name, score.name), module="loss", outputs=(builder.fresh("own_loss"),))
-    return builder.build((loss_blob, score.name))
+    return builder.build((loss_blob, *net.outputs[1:]))
 
 
 def final_sigmoid(net: Net, loss: str) -> Op | None:
@@ -80,4 +80,5 @@ def _without_final_sigmoid(net: Net) -> Net:
         return net
     renamed = {sigmoid.outputs[0]: sigmoid.inputs[0]}
     ops = [reading(op, renamed) for op in net.ops if op is not sigmoid]
-    return replace(net, outputs=(renamed.get(net.outputs[0], net.outputs[0]),)).with_ops(ops)
+    logit, *others = net.outputs
+    return replace(net, outputs=(renamed.get(logit, logit), *others)).with_ops(ops)

@@ -398,7 +398,9 @@ def test_parameters_that_the_logit_does_not_depend_on_are_named_in_a_note() -> N
             return {"click": self.click(x).squeeze(1), "like": self.like(x).squeeze(1)}
 
     captured = capture(TwoHeads(), {"x": torch.zeros(4, 3)}, logit="click")
-    assert captured.notes == ("the logit does not depend on like.weight, like.bias: not in the plan, never trained",)
+    untrained, left_out = captured.notes
+    assert untrained == "the logit does not depend on like.weight, like.bias: not in the plan, never trained"
+    assert left_out.startswith("output 'like' is left out by eval, predict and export: ")
 
 
 def test_what_the_logit_does_not_need_may_be_anything() -> None:

@@ -83,6 +83,27 @@ def test_a_gradient_that_is_one_per_cent_off_is_found(type: str, monkeypatch: py
         notes(drawn_module(seed), example())
 
 
+class Headed(nn.Module):
+    def __init__(self, shown: float) -> None:
+        super().__init__()
+        self.out, self.shown = nn.Linear(3, 2), shown
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        first, second = self.out(x).unbind(1)
+        scale = 1.0 if self.training else self.shown
+        return {"click": first + second, "second": second.tanh() * scale, "vector": x[:, :2] * first.unsqueeze(1)}
+
+
+def test_heads_are_compared_and_one_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = {"x": torch.zeros(5, 3)}
+    assert notes(Headed(1.0), example, logit="click") == ()
+    (note,) = notes(Headed(2.0), example, logit="click")
+    assert note.startswith("forward() gives something else in evaluation")
+    monkeypatch.setitem(OPS, "Tanh", replace(OPS["Tanh"], kernel=lambda x: 1.05 * torch.tanh(x)))
+    with pytest.raises(ModelError, match="output 'second'"):
+        notes(Headed(1.0), example, logit="click")
+
+
 def test_the_model_that_nobody_planned_for_passes() -> None:
     batch = {
         "dense": torch.zeros(6, 3),

@@ -1,11 +1,13 @@
 """A loss of the model's own code is trained as PyTorch trains it: several heads, weights of examples, pairs within a batch."""
 
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from harness import losses_of, own_losses, relative_differences
+from harness import batches_of, losses_of, own_losses, relative_differences
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -125,6 +127,17 @@ def build():
 """
 
 
+def loss_in_batches(folder: Path, data: str, size: int) -> float:
+    """The mean loss of the module with the weights that were trained, over batches of a size."""
+    htrain.export(folder / "run", to="torch", out=folder / "weights.safetensors")
+    module = SourceFileLoader("heads", str(folder / "heads.py")).load_module().build().eval()
+    module.load_state_dict(load_file(folder / "weights.safetensors"), strict=False)
+    with torch.no_grad():
+        batches = [{k: v for k, v in b.items() if k in ("dense", "sparse", "label")} for b in batches_of(data, size)]
+        losses = [(len(b["label"]), float(module(**b)["loss"])) for b in batches]
+    return sum(n * loss for n, loss in losses) / sum(n for n, _ in losses)
+
+
 def test_heads_with_weights_are_trained_evaluated_and_scored(tmp_path: Path) -> None:
     (tmp_path / "heads.py").write_text(FILE.replace("RETURNED", '"click": click, "loss": loss, "both": both'))
     data, cluster = "synthetic:?rows=2000&table_rows=40", this_machine(groups=2, trainers=2, group_ps=1, sparse_ps=1)
@@ -138,6 +151,7 @@ def test_heads_with_weights_are_trained_evaluated_and_scored(tmp_path: Path) -> 
     found = htrain.evaluate(tmp_path / "run", data=data)
     assert 0.5 < found.log_loss < 2
     assert np.isnan(found.ne)
+    assert found.log_loss == pytest.approx(loss_in_batches(tmp_path, data, plan.options.batch_size), rel=1e-5)
     assert measures_of(found) == f"AUC {found.auc:.4f}, loss {found.log_loss:.4f}, mean label {found.positive_rate:.4f}"
     htrain.predict(tmp_path / "run", data=data, out=tmp_path / "scores.npy")
     written = np.load(tmp_path / "scores.npy")

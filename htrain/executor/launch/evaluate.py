@@ -1,23 +1,30 @@
 """Evaluating a checkpoint: NE, AUC and log loss of its scores of a dataset."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from htrain.data import Dataset, Malformed
 from htrain.data.evaluation import auc, entropy
 from htrain.data.labels import is_binary
-from htrain.executor.launch.forward import Which, forward_net, load_trained, scored
+from htrain.errors import UsageError
+from htrain.executor.launch.forward import Which, batch_size_of, load_trained, scored, widths_of
 from htrain.net.net import Net
 from htrain.plan.plan import Plan
+
+_Column = NDArray[np.float32]
+_BY_NAME: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`ne`, `auc` and `log_loss` for the binary cross-entropies; else `ne` is nan, and `log_loss` the mean squared error, or the model's own loss: there
+    """What was found of a checkpoint. `heads` has those of the model's other outputs whose labels are known.
+
+    `ne`, `auc` and `log_loss` for the binary cross-entropies; else `ne` is nan, and `log_loss` the mean squared error, or the model's own loss: there
     `auc` is of labels that are 0 and 1, and nan for others. `malformed` rows are left out; `malformed_example` says where the
     first stands, and what is wrong. `loss` is the plan's, as `--loss` has it."""
 
@@ -29,19 +36,56 @@ class Evaluation:
     malformed: int = 0
     malformed_example: str = ""
     loss: str = "bce"
+    heads: Mapping[str, "Head"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head of the model against a column of the data, `label`: `auc` where that is 0 and 1, else nan; the mean squared error; and the mean label."""
+
+    label: str
+    auc: float
+    squared_error: float
+    mean_label: float
 
 
 def evaluate_run(
-    plan_folder: Path, run_folder: Path, data: str, *, replica: str, checkpoint: Which = "last"
+    plan_folder: Path,
+    run_folder: Path,
+    data: str,
+    *,
+    replica: str,
+    checkpoint: Which = "last",
+    labels: Mapping[str, str] = _BY_NAME,
 ) -> Evaluation:
     """Evaluate the last checkpoint of a run on a dataset, or the best that its validations have kept.
 
-    `replica` says whose dense parameters: `center` (the centres; group 0's where all groups hold the same) or `group:N`.
-    Raises CheckpointError, PlanError, DataError.
+    `replica` says whose dense parameters: `center` (the centres; group 0's where all groups hold the same) or `group:N`. `labels` say of heads
+    which input of the model is their label; one that has an input's name has that, if nothing else is said.
+    Raises CheckpointError, PlanError, DataError, and UsageError for labels that are none.
     """
     trained = load_trained(plan_folder, run_folder, replica, checkpoint)
-    dataset, net = trained.dataset(data), forward_net(trained.plan.train)
-    return evaluate(trained.plan, net, trained.parameters(net), dataset)
+    net = trained.forward
+    labels = labels_of(net, labels)
+    return evaluate(trained.plan, net, trained.parameters(net), trained.dataset(data), labels=labels)
+
+
+def labels_of(net: Net, said: Mapping[str, str]) -> dict[str, str]:
+    """The label of each head that has one: the input that is `said`, or that of its name. Raises UsageError for what is neither."""
+    numbers = [name for name, width in widths_of(net).items() if not width]
+    columns = [
+        name for name in net.inputs if net.blobs[name].dtype == "float32" and net.blobs[name].shape[1:] in ((), (1,))
+    ]
+    for output, column in said.items():
+        if output not in numbers:
+            known = ", ".join(numbers) or "none"
+            raise UsageError(
+                f"labels: '{output}' is no head of the model, a number for each example that it returns beside what is scored; it has {known}"
+            )
+        if column not in columns:
+            known = ", ".join(columns) or "none"
+            raise UsageError(f"labels: '{column}' is no input of one number for each example; the model has {known}")
+    return {**{name: name for name in numbers if name in columns}, **said}
 
 
 def evaluate(
@@ -50,20 +94,24 @@ def evaluate(
     parameters: Mapping[str, torch.Tensor],
     dataset: Dataset,
     *,
+    labels: Mapping[str, str] = _BY_NAME,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Run the forward net over all of a dataset; `on_batch` is called after each batch, and what it raises ends it."""
-    scores, labels, total, examples, malformed = [], [], 0.0, 0, Malformed()
-    for batch in scored(net, parameters, dataset, malformed):
+    """Run the forward net over all of a dataset; `on_batch` is called after each batch, and what it raises ends it. `labels` are those of other outputs."""
+    scores, wanted, total, examples, malformed = [], [], 0.0, 0, Malformed()
+    heads: dict[str, list[tuple[_Column, _Column]]] = {name: [] for name in labels}
+    for batch in scored(net, parameters, dataset, malformed, batch_size_of(plan)):
         scores.append(batch.logit)
-        labels.append(batch.label)
+        wanted.append(batch.label)
+        for name, column in labels.items():
+            heads[name].append((batch.heads[name], batch.columns[column].reshape(-1)))
         total += batch.loss * batch.label.size
         examples += batch.label.size
         on_batch()
-    score, label = np.concatenate(scores), np.concatenate(labels)
+    score, label = np.concatenate(scores), np.concatenate(wanted)
     rate, mean = float(label.mean(dtype=np.float64)), total / examples
     binary = is_binary(plan.options.loss)
-    ranked = binary or (plan.options.loss == "own" and bool(np.isin(label, (0, 1)).all()))
+    ranked = binary or (plan.options.loss == "own" and _is_of_clicks(label))
     return Evaluation(
         examples,
         mean,
@@ -73,4 +121,16 @@ def evaluate(
         malformed.count,
         malformed.example,
         plan.options.loss,
+        {name: _head(labels[name], heads[name]) for name in labels},
     )
+
+
+def _head(label: str, batches: Sequence[tuple[_Column, _Column]]) -> Head:
+    scores, wanted = (np.concatenate(columns) for columns in zip(*batches, strict=True))
+    error = float(np.square(scores - wanted, dtype=np.float64).mean())
+    ranked = auc(scores, wanted) if _is_of_clicks(wanted) else float("nan")
+    return Head(label, ranked, error, float(wanted.mean(dtype=np.float64)))
+
+
+def _is_of_clicks(label: _Column) -> bool:
+    return bool(np.isin(label, (0, 1)).all())

@@ -1,9 +1,9 @@
 """A trained model in one process: the last checkpoint of a run, the forward net of its plan, and what that makes of data."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from htrain.executor.record.parameters import load_parameters
 from htrain.executor.record.reading import Reading, read_beside
 from htrain.executor.record.validations import best_checkpoint
 from htrain.executor.strategies.strategy import cache_of
+from htrain.net.blobs import numel
+from htrain.net.names import head_name
 from htrain.net.net import Net, Op
 from htrain.net.rewriting import as_made, only_needed
 from htrain.ops import OPS
@@ -42,6 +44,11 @@ class Trained:
     manifest: Manifest
     replica: str
     reading: Reading
+
+    @property
+    def forward(self) -> Net:
+        """The net of its evaluation; see `forward_net`."""
+        return forward_net(self.plan.train, self.plan.heads)
 
     def parameters(self, net: Net) -> dict[str, torch.Tensor]:
         """Every parameter of `net`, mapped from the checkpoint's files. Raises CheckpointError."""
@@ -95,13 +102,18 @@ def load_trained(plan_folder: Path, run_folder: Path, replica: str, checkpoint: 
     return Trained(plan, folder, manifest, replica, reading)
 
 
-def forward_net(train: Net) -> Net:
-    """The ops of a train net that lead to the logit, its second output; the first stays the loss.
+def forward_net(train: Net, heads: Net | None = None) -> Net:
+    """The ops of a train net that lead to the logit, its second output; the first stays the loss. Behind these come its `heads`.
 
     Values are not encoded for the way between devices, and rows come from no cache: nothing travels here. What does something else while it trains
     (dropout, a batch norm) does not.
     """
-    net = _without_caches(as_made(train))
+    net = as_made(train)
+    if heads:
+        blobs = [blob for name, blob in heads.blobs.items() if name not in net.blobs]
+        outputs = (*net.outputs, *heads.outputs)
+        net = replace(net, outputs=outputs).with_ops([*net.ops, *heads.ops], blobs)
+    net = _without_caches(net)
     return only_needed(net.with_ops(OPS[op.type].in_evaluation(op) for op in net.ops))
 
 
@@ -133,23 +145,34 @@ def _from_table(train: Net, table: str, ids: str, rows: str, device: str) -> Op:
 
 @dataclass(frozen=True)
 class Scored:
-    """A batch of n examples: logits, or predictions without a loss of probabilities, and labels, float32[n]; and its mean loss."""
+    """A batch of n examples: logits, or predictions without a loss of probabilities, and labels, float32[n]; and its mean loss.
+
+    `heads` are the model's other outputs by name, float32[n] or float32[n,K], and `columns` the data that it read.
+    """
 
     logit: NDArray[np.float32]
     label: NDArray[np.float32]
     loss: float
+    heads: Mapping[str, NDArray[np.float32]]
+    columns: Mapping[str, NDArray[Any]]
+
+
+def batch_size_of(plan: Plan) -> int:
+    """In how many examples at a time a plan's model is evaluated: a loss of its own may be of all of a batch, as with negatives within it, and is told of
+    batches as they are trained."""
+    return plan.options.batch_size if plan.options.loss == "own" else _BATCH
 
 
 def scored(
-    net: Net, parameters: Mapping[str, torch.Tensor], dataset: Dataset, malformed: Malformed
+    net: Net, parameters: Mapping[str, torch.Tensor], dataset: Dataset, malformed: Malformed, batch_size: int
 ) -> Iterator[Scored]:
-    """What a forward net makes of all of a dataset, batch by batch, in the order of its rows. Malformed ones are left out.
+    """What a forward net makes of all of a dataset, batch by batch, in the order of its rows. Malformed ones are left out. See `batch_size_of`.
 
     Raises DataError for what cannot be read.
     """
     engine = Engine(build_program(net, parameters))
-    loss_name, logit_name = engine.program.net.outputs
-    batches = dataset.batches(batch_size=_BATCH, shard=0, num_shards=1, epochs=1, start=START, malformed=malformed)
+    loss_name, logit_name, *others = engine.program.net.outputs
+    batches = dataset.batches(batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=malformed)
     with torch.no_grad():
         for batch in batches:
             state = engine.begin(
@@ -162,7 +185,19 @@ def scored(
             while ready:
                 ready += engine.run(state, ready.pop(0), _no_peer)
             logit = state.values[logit_name].reshape(-1).numpy()
-            yield Scored(logit, batch.columns["label"], float(state.values[loss_name]))
+            heads = {head_name(name): _of_examples(state.values[name]) for name in others}
+            yield Scored(logit, batch.columns["label"], float(state.values[loss_name]), heads, batch.columns)
+
+
+def widths_of(net: Net) -> dict[str, int]:
+    """The heads of a forward net: how many numbers for each example, 0 for one that is no vector."""
+    shapes = {head_name(name): net.blob(name).shape for name in net.outputs[2:]}
+    return {name: numel(shape[1:], 1) if shape[1:] not in ((), (1,)) else 0 for name, shape in shapes.items()}
+
+
+def _of_examples(values: torch.Tensor) -> NDArray[np.float32]:
+    made: NDArray[np.float32] = (values.reshape(-1) if values.shape[1:] == (1,) else values).numpy()
+    return made
 
 
 def _no_peer(peer: str, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...] | Bundle) -> None:

@@ -8,7 +8,7 @@ import torch
 from htrain.data import Malformed
 from htrain.data.labels import is_binary
 from htrain.errors import DataError
-from htrain.executor.launch.forward import Which, forward_net, load_trained, scored
+from htrain.executor.launch.forward import Which, batch_size_of, load_trained, scored, widths_of
 from htrain.executor.record.scores import require_scores, scores_file
 
 
@@ -32,15 +32,15 @@ def predict_run(
     """
     require_scores(out)
     trained = load_trained(plan_folder, run_folder, replica, checkpoint)
-    dataset, net = trained.dataset(data), forward_net(trained.plan.train)
+    dataset, net = trained.dataset(data), trained.forward
     of_logits = trained.plan.options.loss == "bce"
     malformed, examples, total = Malformed(share=0.0), 0, 0.0
     parameters = trained.parameters(net)
-    with scores_file(out) as write:
-        for batch in scored(net, parameters, dataset, malformed):
+    with scores_file(out, widths_of(net)) as write:
+        for batch in scored(net, parameters, dataset, malformed, batch_size_of(trained.plan)):
             _require_none(malformed)
             score = torch.from_numpy(batch.logit).sigmoid().numpy() if of_logits else batch.logit
-            write(score, batch.label)
+            write({"score": score, "label": batch.label, **batch.heads})
             examples += score.size
             total += float(score.sum(dtype="float64"))
         _require_none(malformed)

@@ -16,7 +16,7 @@ from htrain.data.malformed import left_out
 from htrain.errors import Error, Interrupted, RunError
 from htrain.executor.host.bell import Bell
 from htrain.executor.launch.coordinator import NoValidations
-from htrain.executor.launch.evaluate import Evaluation, evaluate
+from htrain.executor.launch.evaluate import Evaluation, evaluate, labels_of
 from htrain.executor.launch.forward import data_for, forward_net
 from htrain.executor.launch.interrupt import Interrupt
 from htrain.executor.record.checkpoint import read_manifest
@@ -85,7 +85,8 @@ class Validator:
         tell: Callable[[str], None],
     ) -> None:
         self._plan = plan
-        self._net = forward_net(plan.train)
+        self._net = forward_net(plan.train, plan.heads)
+        self._labels = labels_of(self._net, {})
         self._run_folder = run_folder
         self._wanted = wanted
         self._dataset = dataset
@@ -186,7 +187,7 @@ class Validator:
             parameters = load_parameters(
                 Layout.of(self._plan), self._net.parameters, checkpoint, manifest=manifest, replica="center"
             )
-            found = evaluate(self._plan, self._net, parameters, self._dataset, on_batch=self._look)
+            found = evaluate(self._plan, self._net, parameters, self._dataset, labels=self._labels, on_batch=self._look)
             self._left_out = left_out(found.malformed, found.malformed_example)
             self._outcome = self._validation(checkpoint, manifest.examples, found, time.monotonic() - began)
         except _Abandoned:
@@ -207,6 +208,7 @@ class Validator:
             ne=found.ne,
             auc=found.auc,
             log_loss=found.log_loss,
+            heads={name: each.auc for name, each in found.heads.items() if not isnan(each.auc)},
             seconds=seconds,
             checkpoint=checkpoint.name,
             data=self._wanted.data,
@@ -277,6 +279,7 @@ def news_of(found: Validation) -> str:
     best = ", the best so far" if found.is_best else ""
     known = {"NE": found.ne, "AUC": found.auc, "loss": found.log_loss}
     measures = [f"{name} {decimal(value)}" for name, value in known.items() if name == "loss" or not isnan(value)]
+    measures += [f"AUC of {name} {decimal(value)}" for name, value in found.heads.items()]
     return f"validation at {found.examples:,} examples: {', '.join(measures)} ({duration(found.seconds)}){best}"
 
 

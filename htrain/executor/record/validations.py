@@ -20,7 +20,8 @@ _NUMBERS = ("ne", "auc", "log_loss")  # that may be nan, which JSON does not kno
 class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One evaluation of a run's checkpoint on its validation data, which took so many `seconds`.
 
-    `examples` had been trained by the whole job at the checkpoint. `log_loss` is the mean squared error for MSE, and `ne` and `auc` are nan there.
+    `examples` had been trained by the whole job at the checkpoint. `log_loss` is the mean squared error for MSE, and `ne` and `auc` are nan there. `heads`
+    has the AUC of each of the model's other outputs that has a label of clicks (`htrain.evaluate`).
     `is_best` says that none before it, on the same data, has a lower log loss; a checkpoint that is `kept` stays until a better one comes.
     """
 
@@ -33,6 +34,7 @@ class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: str
     is_best: bool = False
     kept: bool = False
+    heads: dict[str, float] = {}
 
 
 def to_dict(validation: Validation) -> dict[str, Any]:
