@@ -202,7 +202,8 @@ def evaluate(
     """NE, AUC and log loss of the last checkpoint of a run on a dataset, or of the best, which `keep_best` keeps; `plan` where the run's plan has moved.
 
     What the model returns beside what is scored is evaluated, too, in `.heads`, where its label is known: a head with the name of an input is to be that, and
-    `labels={"cvr": "bought"}` says it of others. Raises UsageError for labels that are none, and as `htrain.predict`.
+    `labels={"cvr": "bought"}` says it of others, and `{"score": "bought"}` of what is scored beside a loss of the model's own.
+    Raises UsageError for labels that are none, and as `htrain.predict`.
     """
     require_arguments(
         "evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica, checkpoint=checkpoint, labels=labels

@@ -430,7 +430,7 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     "labels",
     multiple=True,
     type=Named("HEAD=INPUT"),
-    help="The input that is the label of a head, another output of the model; once for each. [default: that of its name]",
+    help="The input that is the label of a head, another output of the model, or of score; once for each. [default: that of its name]",
 )
 @json_flag
 def eval_command(run_folder: Path, as_json: bool, plan: Path | None, labels: Any, **what: Any) -> None:

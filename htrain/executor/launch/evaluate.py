@@ -18,6 +18,7 @@ from htrain.plan.plan import Plan
 
 _Column = NDArray[np.float32]
 _BY_NAME: Mapping[str, str] = {}
+_SCORE = "score"
 
 
 @dataclass(frozen=True)
@@ -61,23 +62,26 @@ def evaluate_run(
     """Evaluate the last checkpoint of a run on a dataset, or the best that its validations have kept.
 
     `replica` says whose dense parameters: `center` (the centres; group 0's where all groups hold the same) or `group:N`. `labels` say of heads
-    which input of the model is their label; one that has an input's name has that, if nothing else is said.
+    which input of the model is their label, and of the `score` of a model with a loss of its own; a head that has an input's name has that, and the score the
+    data's label, if nothing else is said.
     Raises CheckpointError, PlanError, DataError, and UsageError for labels that are none.
     """
     trained = load_trained(plan_folder, run_folder, replica, checkpoint)
     net = trained.forward
-    labels = labels_of(net, labels)
+    labels = labels_of(trained.plan, net, labels)
     return evaluate(trained.plan, net, trained.parameters(net), trained.dataset(data), labels=labels)
 
 
-def labels_of(net: Net, said: Mapping[str, str]) -> dict[str, str]:
-    """The label of each head that has one: the input that is `said`, or that of its name. Raises UsageError for what is neither."""
+def labels_of(plan: Plan, net: Net, said: Mapping[str, str]) -> dict[str, str]:
+    """The label of the score, and of each head that has one: what is `said`, or the data's, and the input of its name. Raises UsageError for what is none."""
+    if _SCORE in said and plan.options.loss != "own":
+        raise UsageError(f"labels: '{_SCORE}' has the data's label, by which --loss {plan.options.loss} trains it")
     numbers = [name for name, width in widths_of(net).items() if not width]
     columns = [
         name for name in net.inputs if net.blobs[name].dtype == "float32" and net.blobs[name].shape[1:] in ((), (1,))
     ]
     for output, column in said.items():
-        if output not in numbers:
+        if output not in (_SCORE, *numbers):
             known = ", ".join(numbers) or "none"
             raise UsageError(
                 f"labels: '{output}' is no head of the model, a number for each example that it returns beside what is scored; it has {known}"
@@ -85,7 +89,7 @@ def labels_of(net: Net, said: Mapping[str, str]) -> dict[str, str]:
         if column not in columns:
             known = ", ".join(columns) or "none"
             raise UsageError(f"labels: '{column}' is no input of one number for each example; the model has {known}")
-    return {**{name: name for name in numbers if name in columns}, **said}
+    return {_SCORE: "label", **{name: name for name in numbers if name in columns}, **said}
 
 
 def evaluate(
@@ -94,17 +98,17 @@ def evaluate(
     parameters: Mapping[str, torch.Tensor],
     dataset: Dataset,
     *,
-    labels: Mapping[str, str] = _BY_NAME,
+    labels: Mapping[str, str],
     on_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Run the forward net over all of a dataset; `on_batch` is called after each batch, and what it raises ends it. `labels` are those of other outputs."""
+    """Run the forward net over all of a dataset; `on_batch` is called after each batch, and what it raises ends it. See `labels_of`."""
     scores, wanted, total, examples, malformed = [], [], 0.0, 0, Malformed()
-    heads: dict[str, list[tuple[_Column, _Column]]] = {name: [] for name in labels}
+    heads: dict[str, list[tuple[_Column, _Column]]] = {name: [] for name in labels if name != _SCORE}
     for batch in scored(net, parameters, dataset, malformed, batch_size_of(plan)):
         scores.append(batch.logit)
-        wanted.append(batch.label)
-        for name, column in labels.items():
-            heads[name].append((batch.heads[name], batch.columns[column].reshape(-1)))
+        wanted.append(batch.columns[labels[_SCORE]].reshape(-1))
+        for name, found in heads.items():
+            found.append((batch.heads[name], batch.columns[labels[name]].reshape(-1)))
         total += batch.loss * batch.label.size
         examples += batch.label.size
         on_batch()
@@ -121,7 +125,7 @@ def evaluate(
         malformed.count,
         malformed.example,
         plan.options.loss,
-        {name: _head(labels[name], heads[name]) for name in labels},
+        {name: _head(labels[name], found) for name, found in heads.items()},
     )
 
 

@@ -86,7 +86,7 @@ class Validator:
     ) -> None:
         self._plan = plan
         self._net = forward_net(plan.train, plan.heads)
-        self._labels = labels_of(self._net, {})
+        self._labels = labels_of(plan, self._net, {})
         self._run_folder = run_folder
         self._wanted = wanted
         self._dataset = dataset

@@ -147,6 +147,9 @@ def test_a_head_is_evaluated_by_the_input_of_its_name_or_by_another(
     said = htrain.evaluate(run, data=data, labels={"both": "bought", "bought": "label"})
     assert said.heads["both"].auc == pytest.approx(auc(wanted["both"], inputs["bought"][:, 0]))
     assert said.heads["bought"].auc == pytest.approx(auc(wanted["bought"], inputs["label"]))
+    of_score = htrain.evaluate(run, data=data, labels={"score": "bought"})
+    assert of_score.auc == pytest.approx(auc(wanted["click"], inputs["bought"][:, 0]))
+    assert of_score.positive_rate == pytest.approx(inputs["bought"].mean())
 
 
 @pytest.mark.parametrize(
