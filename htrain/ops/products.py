@@ -17,6 +17,10 @@ _pointwise: Callable[..., torch.Tensor] | None = (
     else None
 )  # oneDNN's product, with what comes behind it in the same pass; an overload by its name is found without trying others under the GIL
 
+_OF_ONEDNN = frozenset(
+    {torch.float32, torch.bfloat16} if _pointwise and torch.ops.mkldnn._is_mkldnn_bf16_supported() else {torch.float32}
+)  # it has no product of bfloat16 for CPUs of AVX2 alone; torch has
+
 _MANY = 512  # rows: with more, oneDNN is ahead of OpenBLAS where nothing is added
 
 _SMALL, _TINY = (
@@ -76,7 +80,7 @@ def sgd_step(w: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, lr: float) -> N
 def _suits_onednn(x: torch.Tensor, outputs: int, dtype: torch.dtype) -> bool:
     """Whether oneDNN takes x[B,K] times K x `outputs` of a dtype, and gains by it."""
     large = _pointwise is not None and x.numel() * outputs >= _LARGE
-    return large and x.device.type == "cpu" and x.dtype == dtype and dtype in (torch.float32, torch.bfloat16)
+    return large and x.device.type == "cpu" and x.dtype == dtype and dtype in _OF_ONEDNN
 
 
 def _is_thin(x: torch.Tensor) -> bool:

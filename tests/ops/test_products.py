@@ -65,3 +65,9 @@ def test_a_weight_that_is_part_of_a_wider_value_is_stepped_where_it_is(batch: in
     assert close(wider[:, 4:54], around[:, 4:54] - 0.01 * (dy.double().t() @ x.double()))
     assert torch.equal(wider[:, :4], around[:, :4])
     assert torch.equal(wider[:, 54:], around[:, 54:])
+
+
+def test_large_products_of_bfloat16_run_on_whatever_cpu() -> None:
+    x, w, bias = torch.randn(1024, 128).bfloat16(), torch.randn(96, 128).bfloat16(), torch.randn(96).bfloat16()
+    wanted = torch.relu(x.float() @ w.float().t() + bias.float())
+    torch.testing.assert_close(fast_linear(x, w, bias, relu=True).float(), wanted, rtol=2e-2, atol=2e-1)
