@@ -70,4 +70,4 @@ def test_a_weight_that_is_part_of_a_wider_value_is_stepped_where_it_is(batch: in
 def test_large_products_of_bfloat16_run_on_whatever_cpu() -> None:
     x, w, bias = torch.randn(1024, 128).bfloat16(), torch.randn(96, 128).bfloat16(), torch.randn(96).bfloat16()
     wanted = torch.relu(x.float() @ w.float().t() + bias.float())
-    torch.testing.assert_close(fast_linear(x, w, bias, relu=True).float(), wanted, rtol=2e-2, atol=2e-1)
+    torch.testing.assert_close(products.fast_linear(x, w, bias, relu=True).float(), wanted, rtol=2e-2, atol=2e-1)
