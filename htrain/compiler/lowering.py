@@ -102,7 +102,7 @@ def as_trained(net: Net) -> Net:
 
 def net_of_heads(captured: Captured, options: Options) -> Net | None:
     """The net that makes heads of the forward net's last outputs, if the model has any."""
-    return _parted(captured, options).heads
+    return _parted(captured, options).heads if captured.heads else None
 
 
 def _parted(captured: Captured, options: Options) -> Parted:

@@ -181,12 +181,14 @@ def _of_lengths(op: type[OpRun]) -> type[OpRun]:
     def _run(self: Any, x: np.ndarray, *operands: Any, **attributes: Any) -> tuple[np.ndarray, ...]:
         if len(operands) < 4 or operands[3] is None:
             return op._run(self, x, *operands, **attributes)
-        if attributes.get("layout"):
-            raise NotImplementedError("sequence_lens with layout = 1")
-        weights, states = operands[:3], operands[4:]
+        if attributes.get("layout"):  # x[B,T,I], states[B,D,H] and y[B,T,D,H]
+            states = [state if state is None else state.swapaxes(0, 1) for state in operands[4:]]
+            y, *ends = _run(self, x.swapaxes(0, 1), *operands[:4], *states, **{**attributes, "layout": 0})
+            return np.moveaxis(y, 2, 0), *(end.swapaxes(0, 1) for end in ends)
+        weights, begins = operands[:3], operands[4:]
         found = []
         for i, length in enumerate(operands[3].tolist()):
-            began = [state if state is None else state[:, i : i + 1] for state in states]
+            began = [state if state is None else state[:, i : i + 1] for state in begins]
             y, *ends = op._run(self, x[: max(length, 1), i : i + 1], *weights, None, *began, **attributes)
             behind = np.zeros((len(x) - len(y), *y.shape[1:]), y.dtype)
             parts = [np.concatenate([y, behind]), *ends]

@@ -146,6 +146,7 @@ def test_the_self_check_knows_lengths_and_relu(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     for type, lengths, attrs in (
         ("LSTM", True, {"direction": "bidirectional"}),
+        ("GRU", True, {"direction": "reverse", "layout": 1, "linear_before_reset": 1}),
         ("RNN", False, {"activations": ["Relu"]}),
     ):
         model = saved(path, type, lengths=lengths, begins=True, **attrs)

@@ -17,7 +17,6 @@ from htrain.net.net import Net
 from htrain.plan.plan import Plan
 
 _Column = NDArray[np.float32]
-_BY_NAME: Mapping[str, str] = {}
 _SCORE = "score"
 
 
@@ -57,7 +56,7 @@ def evaluate_run(
     *,
     replica: str,
     checkpoint: Which = "last",
-    labels: Mapping[str, str] = _BY_NAME,
+    labels: Mapping[str, str],
 ) -> Evaluation:
     """Evaluate the last checkpoint of a run on a dataset, or the best that its validations have kept.
 
