@@ -17,6 +17,7 @@ from torch import nn
 from htrain.advising.advice import Advice, Grid
 from htrain.advising.advise import Request as AdviceRequest
 from htrain.advising.advise import advise as advise_plan
+from htrain.advising.advise import require_trained_table
 from htrain.advising.grid import require_grid
 from htrain.advising.recording import Listener as DataListener
 from htrain.advising.traffic import CONSTANTS
@@ -262,9 +263,13 @@ def advise(
         return compile_net(found.captured, cluster, options, name=found.name)
 
     total = dataset.num_examples()
+    uncached = compiled(replace(options, cache=NoCache()))
+    require_trained_table(
+        uncached
+    )  # before a cache is compiled that the user may not have asked for, and is told has no effect
     advice = advise_plan(
         compiled(options),
-        compiled(replace(options, cache=NoCache())),
+        uncached,
         Trace(data),
         AdviceRequest(grid, epochs, math.inf if most_accesses == "all" else most_accesses),
         DataListener(lambda number: on_examples(min(number, total) if total else number, total), on_step),

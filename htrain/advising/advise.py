@@ -30,19 +30,23 @@ class Request:
     budget: float
 
 
+def require_trained_table(plan: Plan) -> None:
+    """Raises UsageError for a plan without a table that is trained: no cache holds rows of others."""
+    if not any(parameter.kind == "table" and parameter.trained for parameter in plan.train.parameters.values()):
+        raise UsageError(
+            f"{plan.model} has no trained table that a cache would hold rows of: there is nothing to advise"
+        )
+
+
 def advise(plan: Plan, uncached: Plan, source: IdSource, request: Request, listener: Listener) -> Advice:
     """Advice for `plan`, which has caches; `uncached` is the same without. The staleness of what is recommended is
     the plan's.
 
     Raises DataError for data that the plan does not take, or that has no batches; UsageError for a kind of cache that
-    is of one size, and for a model without tables.
+    is of one size.
     """
     sizes = sizes_of(plan)
     groups = groups_of(plan.train, sizes.caches(plan))
-    if not groups:
-        raise UsageError(
-            f"{plan.model} has no trained table that a cache would hold rows of: there is nothing to advise"
-        )
     records = read(plan, groups, source, request.budget, listener)
     if not any(record.asked.any() for record in records):
         raise DataError(f"{source}: no batch of it asks for a row: there is nothing to advise on")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from harness import run_roles
-from small_libfm import BATCH, MODEL, write_libfm
+from small_libfm import BATCH, MODEL, ROWS, write_libfm
 from torch import nn
 
 import htrain
@@ -153,6 +153,24 @@ class NoTable(nn.Module):
         return self.fc(sparse.float())
 
 
-def test_a_model_without_tables_wants_no_cache(data: str) -> None:
-    with pytest.raises(UsageError, match="NoTable has no trained table that a cache would hold rows of"):
-        htrain.advise(data, model=NoTable(), example_inputs={"sparse": torch.zeros(4, 4, dtype=torch.int64)})
+class FrozenTable(NoTable):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(ROWS, 4).requires_grad_(False)
+
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.rows(sparse).sum(1))
+
+
+@pytest.mark.parametrize("model", [NoTable, FrozenTable])
+def test_a_model_without_tables_that_are_trained_wants_no_cache(model: type[nn.Module], data: str) -> None:
+    example = {"sparse": torch.zeros(4, 4, dtype=torch.int64)}
+    says = f"^{model.__name__} has no trained table that a cache would hold rows of: there is nothing to advise$"
+    with pytest.raises(UsageError, match=says):
+        htrain.advise(data, model=model(), example_inputs=example)
+
+
+def test_caches_that_the_user_has_left_no_table_are_said_to_be_without_effect(data: str) -> None:
+    options = with_flags(cache="het", cache_table=(("*", "none"),))
+    with pytest.raises(UsageError, match="^--cache het has no effect: it is of tables that are trained, but for those"):
+        htrain.advise(data, model=MODEL, options=options)

@@ -18,6 +18,21 @@ FLAGS = (
     *("--capacities", "10%,40%", "--policies", "lru,lfu", "--windows", "1,4", "--bounds", "3,100"),
 )
 
+NO_TABLE = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 1)
+
+    def forward(self, sparse):
+        return self.fc(sparse.float())
+
+def build():
+    return Model()
+"""
+
 
 def invoked(*words: str) -> Result:
     return CliRunner().invoke(commands, words)
@@ -30,6 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = write_libfm(folder)
     (folder / "words.libfm").write_text("what is this\n" * 50)
     (folder / "empty.libfm").touch()
+    (folder / "no_table.py").write_text(NO_TABLE)
     written = [word for name in ("out", "rates", "html") for word in (f"--{name}", str(place_of(folder, name)))]
     result = invoked("advise", data, "--model", MODEL, *FLAGS, *written)
     assert result.exit_code == 0, result.output
@@ -129,6 +145,11 @@ def test_json_has_every_candidate(folder: Path) -> None:
         ("libfm:{folder}/empty.libfm?rows=120", (), "empty.libfm: is empty"),
         ("{data}", ("--model", GRAPH), "nodes"),
         ("{data}", ("--model", "models/none.py"), "models/none.py"),
+        (
+            "{data}",
+            ("--model", "{folder}/no_table.py"),
+            "no_table has no trained table that a cache would hold rows of",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line_and_nothing_is_written(
