@@ -172,5 +172,7 @@ def test_a_model_without_tables_that_are_trained_wants_no_cache(model: type[nn.M
 
 def test_caches_that_the_user_has_left_no_table_are_said_to_be_without_effect(data: str) -> None:
     options = with_flags(cache="het", cache_table=(("*", "none"),))
-    with pytest.raises(UsageError, match="^--cache het has no effect: it is of tables that are trained, but for those"):
+    with pytest.raises(
+        UsageError, match=r"^--cache het has no effect: it is of tables that are trained, but for those"
+    ):
         htrain.advise(data, model=MODEL, options=options)
