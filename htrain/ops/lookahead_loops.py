@@ -6,7 +6,7 @@ import numpy as np
 
 from htrain.errors import DataError
 from htrain.jit import njit
-from htrain.ops.pointers import prefetch_row
+from htrain.ops.pointers import array_at, prefetch_row
 from htrain.ops.side_by_side import side_by_side
 from htrain.ops.sparse_checks import Ids, Rows, fits, ids_out_of_range
 
@@ -42,16 +42,88 @@ def write_rows(parts: Sequence[Rows], ids: Ids, values: Rows, first_row: int) ->
         column += part.shape[1]
 
 
-def take_into(out: Rows, rows: Rows, places: Ids | None = None) -> None:
-    """Put rows[m,W], or those at `places`[n] of them, which must be among them, into out[n,W]; several threads share many."""
+def read_tables(tables: Sequence[Sequence[Rows]], wanted: Sequence[Ids], first_rows: Sequence[int]) -> list[Rows]:
+    """As `read_rows` of each of several tables, by ids `wanted`[t][n_t]: a thread reads its share of all of them in one go, and does not ask for Python's lock
+    between tables. Raises DataError for an id outside its shard."""
+    flat = [_as_matrices(parts) for parts in tables]
+    found = [np.empty((ids.size, sum(p.shape[1] for p in parts)), np.float32) for ids, parts in zip(wanted, flat, strict=True)]  # fmt: skip
+    if not _moved(flat, wanted, first_rows, found, is_read=True):
+        return [read_rows(*each) for each in zip(tables, wanted, first_rows, strict=True)]
+    return found
+
+
+def write_tables(
+    tables: Sequence[Sequence[Rows]], keys: Sequence[Ids], values: Sequence[Rows], first_rows: Sequence[int]
+) -> None:
+    """The reverse of `read_tables`. Raises DataError for an id outside its shard, when rows of others may have been written, and for values of another form."""
+    flat = [_as_matrices(parts) for parts in tables]
+    if not _moved(flat, keys, first_rows, values, is_read=False):
+        for each in zip(tables, keys, values, first_rows, strict=True):
+            write_rows(*each)
+
+
+def copy_into(out: Rows, sources: Sequence[Rows]) -> None:
+    """Put all rows[n_k,W], one behind another, into out[n,W]; several threads share many."""
+    whole = [np.ascontiguousarray(rows) for rows in sources]  # kept until all are copied
+    pieces, first = [], _address(out)
+    for rows in whole:
+        row_bytes = 4 * out.shape[1]
+        for begin in range(0, len(rows), _ROWS_AT_ONCE):
+            count = min(_ROWS_AT_ONCE, len(rows) - begin)
+            pieces.append((_address(rows) + begin * row_bytes, first + begin * row_bytes, count * out.shape[1]))
+        first += len(rows) * row_bytes
+    moves = np.array(pieces, np.int64).reshape(-1, 3)
+    side_by_side(lambda first, last: _copy_pieces(moves[first:last]), moves[:, 2].tolist(), small=_MANY)
+
+
+def _moved(
+    tables: Sequence[Sequence[Rows]], ids: Sequence[Ids], first_rows: Sequence[int], values: Sequence[Rows], *, is_read: bool
+) -> bool:  # fmt: skip
+    """Whether all rows have been moved: they are as they should be, and where they should be."""
+    moves = []
+    for parts, own, first_row, rows in zip(tables, ids, first_rows, values, strict=True):
+        if not _is_plain(parts, own, rows):
+            return False
+        column = 0
+        for part in parts:
+            for begin in range(0, own.size, _ROWS_AT_ONCE):
+                end = min(own.size, begin + _ROWS_AT_ONCE)
+                moves.append(
+                    (_address(part), *part.shape, first_row, _address(own), _address(rows), rows.shape[1], column, begin, end)
+                )  # fmt: skip
+            column += part.shape[1]
+    listed, fitted = np.array(moves, np.int64).reshape(-1, 10), []
 
     def some(first: int, last: int) -> None:
-        for begin in range(first * _ROWS_AT_ONCE, min(last * _ROWS_AT_ONCE, len(out)), _ROWS_AT_ONCE):
-            part = slice(begin, begin + _ROWS_AT_ONCE)
-            if places is None:
-                np.copyto(out[part], rows[part])
-            else:
-                _take(rows, places[part], out[part])
+        fitted.append(_move_pieces(listed[first:last], is_read))
+
+    side_by_side(some, ((listed[:, 9] - listed[:, 8]) * listed[:, 2]).tolist(), small=_MANY)
+    return all(fitted)
+
+
+def _is_plain(parts: Sequence[Rows], ids: Ids, rows: Rows) -> bool:
+    """Whether loops may follow addresses of these."""
+    arrays = (*parts, rows)
+    return (
+        ids.ndim == 1
+        and ids.dtype == np.int64
+        and ids.flags.c_contiguous
+        and all(each.dtype == np.float32 and each.flags.c_contiguous for each in arrays)
+        and rows.shape == (ids.size, sum(part.shape[1] for part in parts))
+    )
+
+
+def _address(array: Rows | Ids) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def take_into(out: Rows, rows: Rows) -> None:
+    """Put rows[n,W] into out[n,W]; several threads share many."""
+
+    def some(first: int, last: int) -> None:
+        own = slice(first * _ROWS_AT_ONCE, min(last * _ROWS_AT_ONCE, len(out)))
+        np.copyto(out[own], rows[own])
 
     side_by_side(some, _sizes(len(out), out.shape[1]), small=_MANY)
 
@@ -91,13 +163,6 @@ def _read(part, ids, first_row, values, column):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _take(rows, places, out):  # type: ignore[no-untyped-def]
-    for i in range(places.size):
-        for d in range(rows.shape[1]):
-            out[i, d] = rows[places[i], d]
-
-
-@njit(nogil=True, cache=True)
 def _write(part, ids, first_row, values, column):  # type: ignore[no-untyped-def]
     for i in range(ids.size):
         row = ids[i] - first_row
@@ -110,3 +175,30 @@ def _write(part, ids, first_row, values, column):  # type: ignore[no-untyped-def
         for d in range(part.shape[1]):
             part[row, d] = values[i, column + d]
     return True
+
+
+@njit(nogil=True, cache=True)
+def _move_pieces(moves, is_read):  # type: ignore[no-untyped-def]
+    """Each of moves[m,10]: the address, rows and columns of a part of a table and its first row, the address of ids, the address, columns and first column of
+    values, and which of the ids, from begin to end."""
+    for m in range(len(moves)):
+        part = array_at(moves[m, 0], (moves[m, 1], moves[m, 2]), np.float32(0))
+        begin, end = moves[m, 8], moves[m, 9]
+        ids = array_at(moves[m, 4], (end,), np.int64(0))[begin:]
+        values = array_at(moves[m, 5], (end, moves[m, 6]), np.float32(0))[begin:]
+        if is_read:
+            fitted = _read(part, ids, moves[m, 3], values, moves[m, 7])
+        else:
+            fitted = _write(part, ids, moves[m, 3], values, moves[m, 7])
+        if not fitted:
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _copy_pieces(moves):  # type: ignore[no-untyped-def]
+    """Each of moves[m,3]: from an address, to an address, so many numbers."""
+    for m in range(len(moves)):
+        source = array_at(moves[m, 0], (moves[m, 2],), np.float32(0))
+        out = array_at(moves[m, 1], (moves[m, 2],), np.float32(0))
+        out[:] = source

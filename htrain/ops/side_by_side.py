@@ -8,7 +8,7 @@ from typing import TypeVar
 
 R = TypeVar("R")
 _SMALL = 1 << 17  # numbers: less is done sooner than another thread has its turn
-_MOST = 4  # threads, since trainers of one machine share it
+_MOST = 8  # threads
 
 
 def side_by_side(function: Callable[[int, int], None], sizes: Sequence[int], *, small: int = _SMALL) -> None:
@@ -41,7 +41,9 @@ def each_of(function: Callable[[int], R], sizes: Sequence[int]) -> list[R]:
 
 
 def _threads() -> int:
-    return max(1, min(_MOST, len(os.sched_getaffinity(0))))
+    """All of a few cores, half of many: trainers of one machine share it."""
+    cores = len(os.sched_getaffinity(0))
+    return max(min(cores, _MOST // 2), min(cores // 2, _MOST))
 
 
 def _parts(sizes: Sequence[int], count: int) -> Iterator[tuple[int, int]]:

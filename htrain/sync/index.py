@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from htrain.jit import njit
+from htrain.ops.pointers import prefetch_row
 
 Index = NDArray[np.int64]
+_AT_ONCE = 32  # keys whose places are on their way to the processor at once
 
 
 def new_index(num_slots: int) -> Index:
@@ -114,7 +116,11 @@ def put_all(index, keys, first):  # type: ignore[no-untyped-def]
 def find_all(index, keys, slots):  # type: ignore[no-untyped-def]
     """slots[n] of keys[n], -1 for none. How many there are."""
     found = 0
-    for i in range(keys.size):
-        slots[i] = find(index, keys[i])
-        found += slots[i] >= 0
+    for start in range(0, keys.size, _AT_ONCE):
+        end = min(start + _AT_ONCE, keys.size)
+        for i in range(start, end):
+            prefetch_row(index.ctypes.data, home_of(index, keys[i]), 16)
+        for i in range(start, end):
+            slots[i] = find(index, keys[i])
+            found += slots[i] >= 0
     return found

@@ -29,7 +29,7 @@ from htrain.executor.roles.replica import inputs_of
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
 from htrain.executor.strategies.lookahead.joint_tables import join_tables
 from htrain.executor.strategies.lookahead.slot_rows import HostRows
-from htrain.executor.strategies.lookahead.table_cache import TableCache, distinct
+from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.transport.peers import Peers
 from htrain.net.placement import CacheGeometry
 from htrain.ops.lookahead import apart
@@ -78,11 +78,11 @@ class Host:
             self.spent["ids"].append(time.perf_counter() - began)
             opened.append((state, [stage for stage in ready if stage.prepares]))
         for cache in self.caches.values():
-            made = cache.window(distinct([cache.announced()]))
-            made.take(np.empty((int(made.wanted.sum()), 0), np.float32))
-            cache.make_room(made)
-            cache.put_right(made)
-            cache.filling(made)
+            made = cache.plan([cache.announced()])
+            cache.begin_read(made)
+            made.rows = np.empty((made.fresh_keys.size, 0), np.float32)
+            cache.put_right_since(made)
+            cache.enter(made)
         for state, stages in opened:
             began = time.perf_counter()
             self.joint.prepare_step()

@@ -3,8 +3,8 @@
     htrain calibrate --out here.yaml
     python tools/bench/lookahead_window.py --cluster here.yaml
 
-26 tables of 10^5 rows with Adagrad state. `window` finds a window's rows and takes their values, `place` puts them
-into the caches, `step` finds a step's slots: milliseconds, medians of the second half of 12 windows, then what `WindowCosts` says.
+26 tables of 10^5 rows with Adagrad state. `plan` finds a window's rows and gives them slots, `read` takes their values, `place` puts
+them into the caches, `step` takes a step's slots: milliseconds, medians of the second half of 12 windows, then what `WindowCosts` says.
 """
 
 import argparse
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
-from htrain.executor.strategies.lookahead.slot_rows import HostRows
-from htrain.executor.strategies.lookahead.table_cache import TableCache, distinct
+from htrain.executor.strategies.lookahead.slot_rows import HostRows, Turnover
+from htrain.executor.strategies.lookahead.table_cache import TableCache
 from htrain.executor.transport.peers import Peers
 from htrain.net.placement import CacheGeometry
 from htrain.simulation.strategies.lookahead.costs import TableRates, WindowCosts
@@ -34,7 +34,7 @@ class Timed:
     """Milliseconds of each kind of call."""
 
     def __init__(self) -> None:
-        self.milliseconds: dict[str, list[float]] = {"window": [], "place": [], "step": []}
+        self.milliseconds: dict[str, list[float]] = {"plan": [], "read": [], "place": [], "step": []}
 
     def __call__(self, kind: str, function: Callable[[], Any]) -> Any:
         began = time.perf_counter()
@@ -60,8 +60,9 @@ def windows(batch: int, window: int, width: int, sets: int) -> tuple[Timed, Tabl
         for cache in caches.values():
             for _ in range(window):
                 cache.announce(np.unique(chance.integers(0, ROWS, batch)))
-        made = timed("window", lambda: made_of(caches, 2 * width))
-        timed("place", lambda made=made: (joint.place(made), stored(joint, caches)))
+        made = timed("plan", lambda: planned(caches))
+        turnover = timed("read", lambda made=made: read(joint, caches, made, 2 * width))
+        timed("place", lambda made=made, turnover=turnover: (joint.place(made, turnover), stored(joint, caches)))
         for _ in range(window):
             victims = timed("step", joint.begin_step)
             joint.take_victims({n: np.zeros((keys.size, 2 * width), np.float32) for n, keys in victims.items()})
@@ -76,11 +77,15 @@ def windows(batch: int, window: int, width: int, sets: int) -> tuple[Timed, Tabl
     return timed, TableRates("", 8 * width, asked, loaded, loaded, evicted, 0.0, growth)
 
 
-def made_of(caches: dict[str, TableCache], width: int) -> dict[str, Any]:
-    made = {name: cache.window(distinct([cache.announced()])) for name, cache in caches.items()}
-    for table in made.values():
-        table.take(np.zeros((int(table.wanted.sum()), width), np.float32))
-    return made
+def planned(caches: dict[str, TableCache]) -> dict[str, Any]:
+    return {name: cache.plan([cache.announced()]) for name, cache in caches.items()}
+
+
+def read(joint: JointCaches, caches: dict[str, TableCache], made: dict[str, Any], width: int) -> Turnover:
+    for name, table in made.items():
+        caches[name].begin_read(table)
+        table.rows = np.zeros((table.fresh_keys.size, width), np.float32)
+    return joint.turnover(made)
 
 
 def stored(joint: JointCaches, caches: dict[str, TableCache]) -> None:
@@ -93,7 +98,12 @@ def lines(cluster: Cluster) -> Iterator[str]:
     for batch, window, width, sets in SHAPES:
         timed, table = windows(batch, window, width, sets)
         costs = WindowCosts([table] * TABLES, cluster, 1)
-        told = {"window": costs.window(window), "place": costs.place(window), "step": costs.step()}
+        told = {
+            "plan": costs.plan(window),
+            "read": costs.read(window),
+            "place": costs.place(window),
+            "step": costs.step(),
+        }
         shown = "  ".join(f"{k} {timed.median(k):.2f}, {1e3 * sum(told[k]):.2f}" for k in told)
         yield f"batch {batch:>4}, window {window:>2}, {8 * width} bytes a row: {shown}"
 

@@ -22,7 +22,8 @@ class Peers:
     def __init__(self, collective: Collective | None) -> None:
         self._collective = collective
         self.size = collective.size if collective else 1
-        self.is_first = collective is None or collective.rank == 0
+        self.rank = collective.rank if collective else 0
+        self.is_first = self.rank == 0
         self.bytes: Counter[str] = Counter()
 
     def gather(self, parts: Sequence[Ids]) -> list[list[Ids]]:

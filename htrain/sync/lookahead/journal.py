@@ -4,12 +4,14 @@ cDLRM accepts that a prefetched row is stale when it leaves the cache, changed, 
 has a number, a read remembers how many had reached the store when it began, and rows written back since are put right from memory.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from htrain.sync.index import find_all, new_index, put_all
+from htrain.sync.index import new_index, put_all
+from htrain.sync.lookahead import loops
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -17,11 +19,12 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Written:
-    """A write back: `rows`[n,W], each with its optimizer state behind it, of `keys`[n]."""
+    """A write back: `rows`[n,W], each with its optimizer state behind it, of `keys`[n]. They are on their way there until `arrived` returns."""
 
     number: int
     keys: Ids
     rows: Rows
+    arrived: Callable[[], None] = lambda: None
 
 
 class Journal:
@@ -39,7 +42,8 @@ class Journal:
         self._reads: dict[int, int] = {}  # how many had reached the store when a read began
         self._next_read = 0
         self._index = new_index(0)  # key -> position; positions before the first start are of the past
-        self._indexed = 0
+        self._indexed = 0  # entries there
+        self._indexed_end = 0  # the position behind them: what comes later is indexed when something is looked for
 
     @property
     def num_rows(self) -> int:
@@ -66,15 +70,12 @@ class Journal:
         del self._reads[number]
         self._trim()
 
-    def add(self, keys: Ids, rows: Rows) -> Written:
-        """Rows leave the cache: rows[n,W] of keys[n], distinct. They are the caller's no more."""
-        written = Written(self._next, keys, rows)
+    def add(self, keys: Ids, rows: Rows, arrived: Callable[[], None] = lambda: None) -> Written:
+        """Rows leave the cache: rows[n,W] of keys[n], distinct, which `arrived` waits for. They are the caller's no more."""
+        written = Written(self._next, keys, np.ascontiguousarray(rows), arrived)
         self._next += 1
         self._written.append(written)
         self._starts.append(self._end)
-        if 2 * (self._indexed + keys.size) > self._index.size // 2:
-            self._rebuild(keys.size)
-        self._indexed += put_all(self._index, keys, self._end)
         self._end += keys.size
         return written
 
@@ -86,47 +87,41 @@ class Journal:
     def patch(self, read: int, keys: Ids, rows: Rows) -> NDArray[np.bool_]:
         """Put right, in rows[n,W] of keys[n], those that were written back since the read began. stale[n]: which of them differed."""
         first = self._reads[read] - self._first_number
-        start = self._starts[first] if first < len(self._starts) else self._end
-        places = self._places(keys, start)
-        stale = places >= 0
-        before = rows[stale]
-        self._copy(places, rows)
-        stale[stale] = (rows[stale] != before).any(axis=1)
+        starts, written = np.array(self._starts[first:], np.int64), self._written[first:]
+        stale = np.zeros(keys.size, np.bool_)
+        if written and keys.size:
+            self._index_all()
+            for each in written:
+                each.arrived()
+            addresses = np.array([each.rows.__array_interface__["data"][0] for each in written], np.int64)
+            loops.put_right(self._index, keys, rows, starts=starts, addresses=addresses, stale=stale)
         return stale
+
+    def patched(self, read: int) -> None:
+        """All that was written back so far has been put right in what a read has brought: it goes on as one that begins now, and finds it in the store."""
+        self._reads[read] = self._next
+        self._trim()
 
     @property
     def _first_number(self) -> int:
         return self._next - len(self._written)
 
-    def _places(self, keys: Ids, start: int) -> Ids:
-        """The position of each key, -1 where it is before `start` or of the past."""
-        places = np.empty(keys.size, np.int64)
-        start = max(start, self._starts[0] if self._starts else self._end)
-        if not find_all(self._index, keys, places):
-            return places
-        places[places < start] = -1
-        return places
-
-    def _copy(self, places: Ids, rows: Rows) -> None:
-        found = np.flatnonzero(places >= 0)
-        if not found.size:
-            return
-        parts = np.searchsorted(self._starts, places[found], side="right") - 1
-        for part in np.unique(parts):
-            at = found[parts == part]
-            rows[at] = self._written[part].rows[places[at] - self._starts[part]]
-
     def _trim(self) -> None:
         """Drop write backs that had reached the store before every read under way began."""
-        keep = min(self._reads.values(), default=self._stored) - self._first_number
+        keep = min([self._stored, *self._reads.values()]) - self._first_number
         if keep > 0:
             del self._written[:keep]
             del self._starts[:keep]
         if not self._written and self._indexed:
             self._index, self._indexed = new_index(0), 0
+        self._indexed_end = max(self._indexed_end, self._starts[0] if self._starts else self._end)
 
-    def _rebuild(self, more: int) -> None:
-        """An index with room for `more` keys, without those of the past."""
-        self._index, self._indexed = new_index(2 * (self.num_rows + more)), 0
-        for start, written in zip(self._starts[:-1], self._written[:-1], strict=True):
-            self._indexed += put_all(self._index, written.keys, start)
+    def _index_all(self) -> None:
+        """Find what has been written since something was looked for the last time."""
+        more = self._end - self._indexed_end
+        if 2 * (self._indexed + more) > self._index.size // 2:  # a new one, without the keys of the past
+            self._index, self._indexed, self._indexed_end = new_index(2 * self.num_rows), 0, 0
+        for start, written in zip(self._starts, self._written, strict=True):
+            if start >= self._indexed_end:
+                self._indexed += put_all(self._index, written.keys, start)
+        self._indexed_end = self._end

@@ -3,7 +3,8 @@
 import numpy as np
 
 from htrain.jit import njit
-from htrain.ops.pointers import prefetch_row
+from htrain.ops.pointers import array_at, prefetch_row
+from htrain.sync.index import find_all
 
 _AT_ONCE = 32  # keys whose sets are asked for before the first of them is read
 
@@ -76,3 +77,20 @@ def place_misses(keys_of, pins, ways, sets, window, random, keys, slots, fresh, 
         fresh[filled] = i
         filled += 1
     return filled, evicted
+
+
+@njit(nogil=True, cache=True)
+def put_right(index, keys, rows, starts, addresses, stale):  # type: ignore[no-untyped-def]
+    """Copy to rows[n,W] those of keys[n] that were written back: the rows from position starts[k] on are at addresses[k]. `stale` are those that differed."""
+    places = np.empty(keys.size, np.int64)
+    if not find_all(index, keys, places):
+        return
+    for i in range(keys.size):
+        if places[i] < starts[0]:
+            continue
+        part = np.searchsorted(starts, places[i], side="right") - 1
+        own = places[i] - starts[part]
+        written = array_at(addresses[part], (own + 1, rows.shape[1]), np.float32(0))
+        for d in range(rows.shape[1]):
+            stale[i] |= rows[i, d] != written[own, d]
+            rows[i, d] = written[own, d]

@@ -1,5 +1,6 @@
 """The occupancy table: which rows of one table stand in which slots of its set-associative cache (cDLRM 3.2, 5.2.1)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,10 +64,14 @@ class Occupancy:
         loops.find_slots(self.keys, self.geometry.ways, self.geometry.sets, keys, slots)
         return slots
 
-    def residents(self) -> tuple[Ids, Ids]:
-        """The keys that are here, and their slots."""
-        slots = np.flatnonzero(self.keys >= 0)
-        return self.keys[slots], slots
+    def residents(self, undone: Sequence[Placement] = ()) -> tuple[Ids, Ids]:
+        """The keys that are here, and their slots; as it was before the last windows, whose placements are `undone`."""
+        keys = self.keys.copy() if undone else self.keys
+        for placement in reversed(undone):
+            keys[placement.slots[placement.fresh]] = -1
+            keys[placement.evicted_slots] = placement.evicted_keys
+        slots = np.flatnonzero(keys >= 0)
+        return keys[slots], slots
 
     def forget(self) -> None:
         """Nothing is here any more."""

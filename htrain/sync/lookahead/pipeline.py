@@ -1,8 +1,9 @@
 """When windows are read, brought ahead and trained on, and when rows are written back: what stands behind look-ahead caches, as machines (cDLRM 4, 5).
 
-Three things are done beside each other, each by a generator that yields an instruction and is sent what came of it:
+Four things are done beside each other, each by a generator that yields an instruction and is sent what came of it:
 
-    prefetching()              reads the next window's batches, and its rows once the window before is in the caches (Algorithm 1)
+    planning()                 reads the next windows' batches, and gives their rows slots, a window ahead of what is in the caches
+    prefetching()              reads a window's rows once the window before is in the caches (Algorithm 1)
     writing()                  puts into the store what has left the caches, in the order in which it left
     next(), ended(), flush()   the trainer's, one of them at a time: its windows, its steps, the end
 
@@ -18,27 +19,34 @@ from typing import Any, NamedTuple, TypeVar
 from htrain.sync.lookahead.window import WindowChoice
 
 WRITES_WAITING = 64  # that the writer has not begun; more make training wait
+_PLANNED = 2  # windows that are not in the caches: the rows of one are read, and another is planned beside it
 T = TypeVar("T")
 
 
 class ReadBatches(NamedTuple):
-    """Prefetcher: read this many batches, and announce their ids; answered by how many there are, fewer at the end of the data."""
+    """Planner: read this many batches, and announce their ids; answered by how many there are, fewer at the end of the data."""
 
     batches: int
 
 
 class Agree(NamedTuple):
-    """Prefetcher: say these two to all trainers with the same caches; answered by what each has said, the first one's first."""
+    """Planner: say these two to all trainers with the same caches; answered by what each has said, the first one's first."""
 
     batches: int
     next_batches: int
 
 
-class Prefetch(NamedTuple):
-    """Prefetcher: make a window of what was read and announced, of so many batches, empty ones where this trainer has no more, and read its rows from
-    the store; answered by the window."""
+class Plan(NamedTuple):
+    """Planner: make a window of what was read and announced, of so many batches, empty ones where this trainer has no more, and give its rows their slots;
+    answered by the window."""
 
     batches: int
+
+
+class Prefetch(NamedTuple):
+    """Prefetcher: read the rows of a window from the store; answered when they are here."""
+
+    window: Any
 
 
 class Store(NamedTuple):
@@ -88,42 +96,58 @@ class Await(NamedTuple):
 
 
 Instruction = (
-    ReadBatches | Agree | Prefetch | Store | Place | BeginStep | FetchVictims | EndStep | LeaveCopies | Now | Await
+    ReadBatches
+    | Agree
+    | Plan
+    | Prefetch
+    | Store
+    | Place
+    | BeginStep
+    | FetchVictims
+    | EndStep
+    | LeaveCopies
+    | Now
+    | Await
 )
 Machine = Generator[Instruction, Any, T]
 
 
 class Made(NamedTuple):
-    """A window whose rows have been read, of so many batches."""
+    """A window that was planned, of so many batches; then its rows have been read, too."""
 
     window: Any
     batches: int
-    prefetch_seconds: float
+    plan_seconds: float
+    prefetch_seconds: float = 0.0
 
 
 class Pipeline:
-    """What prefetcher, writer and trainer know of each other. Not thread-safe: its machines are sent to by one at a time.
+    """What planner, prefetcher, writer and trainer know of each other. Not thread-safe: its machines are sent to by one at a time.
 
     - `agreed` windows are those that some trainer has batches for.
-    - `made` windows and `placed` ones: rows of a window are read when all before it are placed, so that at most one waits.
+    - `planned` windows, `made` ones and `placed` ones: rows of a window are read when all before it are placed, so that at most one waits. Where rows that have
+      left the caches are not `patched` from memory, what they drove out has been stored before.
     - `handed` writes and `stored` ones, which are the first of them; those between are in `jobs`, in order.
     - `batches` is the size of the next window, which all trainers have agreed on.
     - `stall_seconds` is for how long training has waited for windows, `place_seconds` how long it took to put them into the caches, and
-      `prefetch_seconds`, which training does not wait for, to find and read their rows.
+      `prefetch_seconds`, which training does not wait for, to find and read their rows; of the two, one window is planned while another one's are read.
     - `error` is why one of them could not go on. The others end, and the trainer raises it.
     """
 
-    def __init__(self, choice: WindowChoice) -> None:
+    def __init__(self, choice: WindowChoice, *, patched: bool = True) -> None:
         self.choice = choice
         self.batches = choice.batches
-        self.agreed = self.made = self.placed = 0
+        self.agreed = self.planned = self.made = self.placed = 0
         self.handed = self.stored = 0
         self.jobs: deque[Any] = deque()
         self.stall_seconds = self.place_seconds = self.prefetch_seconds = 0.0
         self.error: Exception | None = None
         self._stopped = False
+        self._patched = patched
+        self._to_read: deque[Made] = deque()  # planned
         self._waiting: deque[Made] = deque()
-        self._is_read = False  # all data
+        self._is_planned = False  # all data
+        self._is_read = False  # the rows of all windows
         self._is_last = False  # no trainer has batches for another window
         self._is_over = False  # all windows have been trained on
         self._steps = 0  # left of the window in the caches
@@ -145,6 +169,8 @@ class Pipeline:
         return (
             self.agreed,
             self._is_last,
+            self.planned,
+            self._is_planned,
             self.made,
             self.placed,
             self.handed,
@@ -162,29 +188,44 @@ class Pipeline:
 
     # -- ahead of training -------------------------------------------------------------------------------------------
 
-    def prefetching(self) -> Machine[None]:
-        """Window after window, to the end of the data of all trainers."""
-        while window := (yield from self._next_made()):
-            self._waiting.append(window)
-            self.made += 1
-        self._is_read = True
+    def planning(self) -> Machine[None]:
+        """Window after window, to the end of the data of all trainers. Its batches are read beforehand; it is planned when no more than another one waits."""
+        while window := (yield from self._next_planned()):
+            self._to_read.append(window)
+            self.planned += 1
+        self._is_planned = True
 
-    def _next_made(self) -> Machine[Made | None]:
-        """Read ahead while the window before is on its way; read rows when it is in the caches and what made room for it is in the store. Then a row
-        that is read changes only where a conflict victim has it, which those who put it into the caches can see."""
+    def _next_planned(self) -> Machine[Made | None]:
         own = yield ReadBatches(self.batches)
-        if not (yield from self._until(lambda: self.placed == self.made)):
+        if not (yield from self._until(lambda: self.planned - self.placed < _PLANNED)):
             return None
         began = yield Now()
         said: Sequence[tuple[int, int]] = yield Agree(own, self.choice.batches)
         batches, self.batches = max(read for read, _ in said), said[0][1]
         self.agreed, self._is_last = self.agreed + bool(batches), not batches
-        driven_out = self.handed
-        if not batches or not (yield from self._until(lambda: self.stored >= driven_out)):
+        if not batches:
             return None
-        window = yield Prefetch(batches)
-        ended = yield Now()
-        return Made(window, batches, ended - began)
+        window = yield Plan(batches)
+        return Made(window, batches, (yield Now()) - began)
+
+    def prefetching(self) -> Machine[None]:
+        """The rows of window after window, to the end.
+
+        They are read when the window before is in the caches: then a row that is read changes only where a conflict victim has it, or where it has left the
+        caches and is not in the store yet. Those who read it see that, and take it from memory; where they do not, it is read when it is there.
+        """
+        while (yield from self._until(lambda: bool(self._to_read) or self._is_planned)) and self._to_read:
+            planned = self._to_read.popleft()
+            if not (yield from self._until(lambda: self.placed == self.made)):
+                break
+            driven_out = 0 if self._patched else self.handed
+            if not (yield from self._until(lambda: self.stored >= driven_out)):  # noqa: B023 - it is asked before the next turn
+                break
+            began = yield Now()
+            yield Prefetch(planned.window)
+            self._waiting.append(planned._replace(prefetch_seconds=(yield Now()) - began))
+            self.made += 1
+        self._is_read = True
 
     # -- behind training ---------------------------------------------------------------------------------------------
 
@@ -251,10 +292,10 @@ class Pipeline:
         stalled, placed = placing - began + self._stalled, ended - placing
         self.stall_seconds += stalled
         self.place_seconds += placed
-        self.prefetch_seconds += made.prefetch_seconds
+        self.prefetch_seconds += made.plan_seconds + made.prefetch_seconds
         trained, self._training_began = began - self._training_began - self._stalled, ended
         self.choice.trained(
-            batches=made.batches, train_seconds=trained, prefetch_seconds=made.prefetch_seconds, place_seconds=placed,
+            batches=made.batches, train_seconds=trained, prefetch_seconds=max(made.plan_seconds, made.prefetch_seconds), place_seconds=placed,
             stall_seconds=stalled, victim_seconds=self._victim_seconds,
         )  # fmt: skip
         self._victim_seconds = self._stalled = 0.0

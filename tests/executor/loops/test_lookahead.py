@@ -30,6 +30,7 @@ from htrain.spec.footprint import ROLE_BYTES
 from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 from htrain.sync.lookahead.averaging import EverySteps
+from htrain.sync.lookahead.pipeline import Pipeline
 from htrain.sync.lookahead.window import WindowChoice
 
 LOOKAHEAD = with_flags(batch_size=BATCH, cache="lookahead", sparse_lr=0.05)
@@ -186,7 +187,7 @@ class _Nothing:
 def test_a_stop_ends_a_trainer_that_waits_for_a_window_however_long_it_may_wait() -> None:
     nothing: Any = _Nothing()
     windows = Windows(
-        {}, nothing, lambda number: nothing, lambda purpose: Peers(None), WindowChoice(8), averaging=EverySteps(1),
+        {}, nothing, lambda number: nothing, lambda purpose: Peers(None), Pipeline(WindowChoice(8)), averaging=EverySteps(1),
         patience=Patience(1e6, 1e6), activity=Activity,
     )  # fmt: skip
     windows.start(nothing, nothing, {})

@@ -77,13 +77,15 @@ def test_windows_that_cannot_be_read_in_time_make_training_wait() -> None:
 
 
 def test_the_slower_the_link_the_fewer_examples_a_second() -> None:
+    """Where windows are read in time, threads that have Python's lock in another order make some of a hundred more or fewer."""
     eps = [simulate(linked(plan_that_asks(), rate), steps=40, jitter=0.0).eps for rate in (FAST, 10**6, 10**5, 10**4)]
-    assert eps == sorted(eps, reverse=True)
+    assert eps[1] == pytest.approx(eps[0], rel=0.1)
+    assert eps[1:] == sorted(eps[1:], reverse=True)
     assert eps[0] > 10 * eps[-1]
 
 
 def test_a_link_that_sets_the_speed_carries_what_windows_fetch_and_drive_out() -> None:
-    """Reads wait for the writes of the window before: the time of both is the least that a window takes."""
+    """Reads do not wait for the writes of the window before: the time of the longer of both is the least that a window takes."""
     plan = linked(plan_that_asks(), SLOW)
     found = simulate(plan, steps=40, jitter=0.0)
     (table,) = tables_of(plan, NO_RATES)
@@ -92,7 +94,7 @@ def test_a_link_that_sets_the_speed_carries_what_windows_fetch_and_drive_out() -
     assert min(read, written) > 0
     assert read < SLOW * server.sent * found.seconds < 1.5 * read  # with keys and frames
     assert written < SLOW * server.received * found.seconds < 2.5 * written  # with the keys of what is read
-    assert plan.options.batch_size / found.eps > (table.read + table.evicted) * table.row_bytes / SLOW
+    assert plan.options.batch_size / found.eps > max(table.read, table.evicted) * table.row_bytes / SLOW
 
 
 def test_figures_are_of_whole_windows_and_placing_takes_what_it_costs() -> None:
@@ -145,8 +147,8 @@ def test_passes_move_all_that_a_cache_asks_for_and_nothing_else(rates: float | N
 
 def test_what_windows_cost_grows_with_their_rows() -> None:
     plan = plan_that_asks()
-    costs = WindowCosts(tables_of(plan, rates_of(plan, Zipf(1.1, 0), most_batches=100)), plan.cluster, 1)
-    for cost in (costs.window, costs.place):
+    costs = WindowCosts(tables_of(plan, NO_RATES), plan.cluster, 1)
+    for cost in (costs.plan, costs.read, costs.place):
         assert cost(1).free < cost(10).free < 10.001 * cost(1).free
         assert cost(1).locked == cost(10).locked > 0
     assert costs.copied(1000, 2).free == pytest.approx(2000 / plan.cluster.core_gather_bandwidth)

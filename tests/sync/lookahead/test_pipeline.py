@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
 from htrain.executor.strategies.lookahead.slot_rows import HostRows
-from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
+from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable
 from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.net.placement import CacheGeometry
 from htrain.sync.lookahead import pipeline as of
@@ -95,6 +95,15 @@ class Drawn:
 
 
 @dataclass
+class Planned:
+    """A window, and its steps."""
+
+    table: WindowOfTable
+    steps: deque[tuple[int, Ids]]
+    turnover: Any = None
+
+
+@dataclass
 class World:
     """One trainer with a small cache over a store of rows of one number: a step adds 1 to each of its rows. `pauses` are the steps after which all is
     flushed; `broken` says who breaks at which of the things that it carries out."""
@@ -115,7 +124,7 @@ class World:
         parts = (torch.zeros(self.sets * self.ways + ROWS, 1),)
         self.cache = TableCache(CacheGeometry(self.sets, self.ways), HostRows(parts), patch=self.patch)
         self.joint = JointCaches({"c": self.cache}, Peers(None), EverySteps(1))
-        self.pipeline = Pipeline(WindowChoice(self.most))
+        self.pipeline = Pipeline(WindowChoice(self.most), patched=self.patch)
         self.store: Rows = np.zeros((ROWS, 1), np.float32)
         self.wanted = np.zeros(ROWS)  # what each row is
         self.driven_out: list[Ids] = []  # by windows, and not in the store
@@ -128,6 +137,7 @@ class World:
         self.actors = {
             name: Actor(name, machine, lambda said, name=name: self._carried(name, said))  # type: ignore[misc]
             for name, machine in (
+                ("planner", self.pipeline.planning()),
                 ("prefetcher", self.pipeline.prefetching()),
                 ("writer", self.pipeline.writing()),
                 ("trainer", self._training()),
@@ -204,15 +214,23 @@ class World:
         return [tuple(said)]
         yield
 
-    def _Prefetch(self, said: of.Prefetch) -> Carried:
+    def _Plan(self, said: of.Plan) -> Carried:
         assert said.batches == len(self._read)
-        table = self.cache.window(distinct([self.cache.announced()]))
-        wanted = table.keys[table.wanted]
-        for gone in self.driven_out:
-            assert not np.isin(wanted, gone).any(), "a row is read between its eviction and its store"
-        fetched = yield from self._fetched(wanted)
-        table.take(fetched)
-        return table, self._read
+        return Planned(self.cache.plan([self.cache.announced()]), self._read)
+        yield
+
+    def _Prefetch(self, said: of.Prefetch) -> Carried:
+        window: Planned = said.window
+        self.cache.begin_read(window.table)
+        wanted = window.table.fresh_keys
+        for gone in () if self.patch else self.driven_out:
+            assert not np.isin(wanted, gone).any(), (
+                "a row is read between its eviction and its store, and not put right"
+            )
+        window.table.rows = yield from self._fetched(wanted)
+        self.cache.put_right(window.table, window.table.rows)
+        yield
+        window.turnover = self.joint.turnover({"c": window.table})
 
     def _fetched(self, keys: Ids) -> Carried:
         """Rows of the store, one by one."""
@@ -232,9 +250,9 @@ class World:
         self.cache.stored(written.number)
 
     def _Place(self, said: of.Place) -> Carried:
-        table: WindowOfTable
-        table, self._steps = said.window
-        self.joint.place({"c": table})
+        window: Planned = said.window
+        self._steps = window.steps
+        self.joint.place({"c": window.table}, window.turnover)
         yield
         jobs = self.joint.leaving()
         self.driven_out += [job["c"].keys for job in jobs]
@@ -303,7 +321,13 @@ def test_a_stop_ends_all_whatever_they_wait_for(
     assert world.steps == list(range(len(world.steps)))
 
 
-@given(batches=data, seed=seeds, who=st.sampled_from(["prefetcher", "writer"]), when=st.integers(1, 12), **SHAPES)
+@given(
+    batches=data,
+    seed=seeds,
+    who=st.sampled_from(["planner", "prefetcher", "writer"]),
+    when=st.integers(1, 12),
+    **SHAPES,
+)
 @quick
 def test_what_breaks_a_thread_ends_the_others_and_reaches_the_trainer(
     batches: list[list[int]], seed: int, who: str, when: int, most: int, sets: int, ways: int
@@ -322,9 +346,9 @@ def test_training_waits_where_the_writer_is_far_behind() -> None:
     batches = [[n % ROWS, (n + 1) % ROWS] for n in range(4 * WRITES_WAITING)]
     world = World(batches, most=len(batches), sets=1, ways=1)
     world.pipeline.batches = len(batches)
-    trainer, prefetcher = world.actors["trainer"], world.actors["prefetcher"]
-    while trainer.can_go_on or prefetcher.can_go_on:
-        (trainer if trainer.can_go_on else prefetcher).go_on()
+    others = [actor for name, actor in world.actors.items() if name != "writer"]
+    while able := [actor for actor in others if actor.can_go_on]:
+        able[-1].go_on()
     assert len(world.pipeline.jobs) == WRITES_WAITING == len(world.steps) - 1
     world.run()
 
@@ -351,6 +375,7 @@ class Alike:
     def _actors(self, rank: int) -> Sequence[Actor]:
         pipeline = self.pipelines[rank]
         machines = {
+            "planner": pipeline.planning(),
             "prefetcher": pipeline.prefetching(),
             "writer": pipeline.writing(),
             "trainer": self._training(rank),
@@ -384,7 +409,7 @@ class Alike:
             count = min(said.batches, len(self._unread[rank]))
             self._read[rank] = [self._unread[rank].popleft() for _ in range(count)]
             return count
-        if isinstance(said, of.Prefetch):
+        if isinstance(said, of.Plan):
             self.windows[rank].append(said.batches)
             return self._read[rank] + [None] * (said.batches - len(self._read[rank]))
         if isinstance(said, of.Place):

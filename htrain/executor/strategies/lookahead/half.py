@@ -10,6 +10,7 @@ from htrain.executor.engine.context import APART
 from htrain.executor.engine.store import Store
 from htrain.executor.record.cache_totals import add_counts
 from htrain.executor.strategies.lookahead.exchange import Exchange
+from htrain.executor.strategies.lookahead.joint_passes import join_passes
 from htrain.executor.strategies.lookahead.joint_tables import join_tables
 from htrain.executor.strategies.lookahead.slot_rows import DeviceRows, DeviceSlots, HostRows
 from htrain.executor.strategies.lookahead.table_cache import TableCache
@@ -20,6 +21,7 @@ from htrain.net.placement import CacheGeometry
 from htrain.ops.lookahead import apart, slots_of, window_of
 from htrain.spec.cache import LookAheadCache
 from htrain.sync.lookahead.averaging import averaging_of
+from htrain.sync.lookahead.pipeline import Pipeline
 from htrain.sync.lookahead.window import WindowChoice
 
 
@@ -43,7 +45,7 @@ class LookAhead(RunsCache[LookAheadCache]):
 
     def split(self, net: Net) -> tuple[Net, Net]:
         step, rest = apart(net)
-        return step if self.device == "cpu" else join_tables(step), rest
+        return step if self.device == "cpu" else join_tables(step), join_passes(rest)
 
     def upcoming(self, parts: TrainerParts) -> Windows:
         caches = {name: cache for name, cache in parts.caches.items() if isinstance(cache, TableCache)}
@@ -53,7 +55,7 @@ class LookAhead(RunsCache[LookAheadCache]):
             if isinstance(cache.rows, DeviceRows):
                 cache.rows.whole.activity = slots
         return Windows(
-            caches, exchange, parts.replica_of, connect=parts.connect, choice=WindowChoice(window_of(parts.net)),
+            caches, exchange, parts.replica_of, connect=parts.connect, pipeline=Pipeline(WindowChoice(window_of(parts.net)), patched=self.section.patch),
             averaging=averaging_of(self.section.average, slots_of(parts.net)), patience=parts.patience, activity=parts.activity,
         )  # fmt: skip
 

@@ -9,12 +9,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from htrain.executor.strategies.lookahead.slot_rows import read_all, write_all
+from htrain.executor.strategies.lookahead.slot_rows import Turnover
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
 from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.ops.side_by_side import each_of
 from htrain.sync.lookahead.averaging import Averaging
 from htrain.sync.lookahead.journal import Written
+
+
+def victims_are_known(peers: Peers, windows: Mapping[str, WindowOfTable]) -> bool:
+    """Whether all conflict victims of a window's steps are known when it has been planned: those of other trainers are heard of when it is placed. All of
+    them, which plan it alike, say the same."""
+    return peers.size == 1 or not any(window.missed for window in windows.values())
 
 
 class JointCaches:
@@ -30,36 +36,38 @@ class JointCaches:
         for cache in caches.values():
             cache.writes, cache.track = peers.is_first, peers.size > 1
 
-    def place(self, windows: Mapping[str, WindowOfTable]) -> None:
+    def turnover(self, windows: Mapping[str, WindowOfTable]) -> Turnover:
+        """What a window changes of the slots, whose rows have been read: on their way from now on. For any thread."""
+        return Turnover([cache.turning(windows[name]) for name, cache in self._caches.items()])
+
+    def place(self, windows: Mapping[str, WindowOfTable], turnover: Turnover) -> None:
         """Put the rows of a window into the caches; what makes room for them leaves."""
         tables = [(cache, windows[name]) for name, cache in self._caches.items()]
-        sizes = [window.keys.size for window in windows.values()]
-        self._average(each_of(lambda place: tables[place][0].make_room(tables[place][1]), sizes))
+        self._average([cache.touched_of(window) for cache, window in tables])
         self._begin_window(list(windows.values()))
-        changed = [cache.put_right(window) for cache, window in tables]
-        rows = read_all([cache.to_leave(window) for cache, window in tables])
-        for (cache, window), leaving in zip(tables, rows, strict=True):
-            cache.leave(window, leaving)
-        victims = [cache.victims_of(window) for cache, window in tables]
-        known = deque(self._peers.gather([*changed, *(ids for steps in victims for ids in steps)]))
+        changed = [cache.put_right_since(window) for cache, window in tables]
+        for (cache, window), left in zip(tables, turnover.leave(), strict=True):
+            cache.leave(window, left)
+        missed = [() if victims_are_known(self._peers, windows) else window.missed for _, window in tables]
+        known = deque(self._peers.gather([*changed, *(ids for steps in missed for ids in steps)]))
         changed = [known.popleft()[0] for _ in tables]
         right = self._peers.share([window.rows[places] for (_, window), places in zip(tables, changed, strict=True)])
-        for (_, window), places, rows_there, steps in zip(tables, changed, right, victims, strict=True):
-            if places.size:
-                window.rows[places] = rows_there
-            window.victims = deque(np.unique(np.concatenate(known.popleft())) for _ in steps)
-        write_all([cache.filling(window) for cache, window in tables])
+        turnover.enter()
+        for (cache, window), places, rows, steps in zip(tables, changed, right, missed, strict=True):
+            cache.enter(window)
+            cache.put(window.fresh_slots[places], rows)
+            window.victims.extend(np.unique(np.concatenate(known.popleft())) for _ in steps)
 
     def _begin_window(self, windows: Sequence[WindowOfTable]) -> None:
         """Tell what is to come: how many rows each step looks up, and so updates, on all trainers."""
         if not self._averaging.wants_updates:
             return
-        own: Ids = np.array([[ids.size for ids in window.batches] for window in windows], np.int64).sum(axis=0)
+        own: Ids = np.array([window.asked for window in windows], np.int64).sum(axis=0)
         (everybody,) = self._peers.gather([own])
         self._averaging.begin_window(np.sum(everybody, axis=0).tolist())
 
     def prepare_step(self) -> None:
-        """Find the slots of the next batch. For any thread, from when its window has been placed."""
+        """The slots of the next batch. For any thread, from when its victims are known."""
         caches = list(self._caches.values())
         each_of(lambda place: caches[place].prepare_step(), [cache.next_count for cache in caches])
 

@@ -1,19 +1,26 @@
-"""Rows of caches' slots, out and in: in host memory, or on an accelerator by way of pinned memory (cDLRM 5.2)."""
+"""Rows of caches' slots, out and in: in host memory, or on an accelerator by way of pinned memory (cDLRM 5.2).
 
-from collections.abc import Iterator, Sequence
+What a window changes of them is a `Turnover`. On an accelerator its rows, and the numbers of all its slots, are brought there while the window before is
+trained on; between the two the device gathers and scatters rows, and the trainer waits for nothing: what leaves comes to the host on a stream of its own.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from htrain.executor.host.watch import Activity
-from htrain.ops.lookahead_loops import read_rows, take_into, write_rows
+from htrain.ops.lookahead_loops import copy_into, read_rows, take_into, write_rows
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
 _CHUNK_BYTES = 32 << 20  # of pinned memory, twice: one part is copied while the host fills or empties the other
+_AHEAD_BYTES = (
+    512 << 20
+)  # of rows that come in, and of rows that leave: a window with more moves them in parts when it is placed
 
 
 class SlotRows(Protocol):
@@ -31,37 +38,71 @@ class SlotRows(Protocol):
 
 
 @dataclass(frozen=True)
-class Filling:
-    """Rows[n,W], or with `places`[n] those of rows[m,W], for slots[n] of a table."""
+class Turning:
+    """What a window changes of the slots of a table: the rows of `leaving`[l] go, rows[n,W] come into `entering`[n]."""
 
     table: SlotRows
-    slots: Ids
+    leaving: Ids
+    entering: Ids
     rows: Rows
-    places: Ids | None = None
 
 
-def read_all(asked: Sequence[tuple[SlotRows, Ids]]) -> list[Rows]:
-    """The rows of slots of several tables: of those that lie in one tensor together."""
-    found: dict[int, Rows] = {}
-    for whole, places in _together([table for table, _ in asked]):
-        if whole is None:
-            found |= {place: asked[place][0].read(asked[place][1]) for place in places}
-            continue
-        counts = [asked[place][1].size for place in places]
-        found |= dict(zip(places, whole.read(_numbered(asked[place] for place in places), counts), strict=True))
-    return [found[place] for place in range(len(asked))]
+class Left(NamedTuple):
+    """Rows[n,W] that have left slots, on their way until `arrived` returns."""
+
+    rows: Rows
+    arrived: Callable[[], None]
 
 
-def write_all(given: Sequence[Filling]) -> None:
-    """Put rows into slots of several tables: of those that lie in one tensor together."""
-    for whole, places in _together([filling.table for filling in given]):
-        fillings = [given[place] for place in places]
-        if whole is not None:
-            whole.write(_numbered((f.table, f.slots) for f in fillings), [(f.rows, f.places) for f in fillings])
-            continue
-        for filling in fillings:
-            rows = filling.rows if filling.places is None else filling.rows[filling.places]
-            filling.table.write(filling.slots, rows)
+class Turns(Protocol):
+    """What a window changes of slots that are in one place."""
+
+    def leave(self) -> Sequence[Left]:
+        """The rows that leave, of each of its tables, as they are behind all steps so far."""
+
+    def enter(self) -> None:
+        """Put the rows that come into their slots, before the next step."""
+
+
+class Turnover:
+    """What a window changes of the slots of all tables. Made by any thread, ahead of its placing; for the trainer's from then on."""
+
+    def __init__(self, turnings: Sequence[Turning]) -> None:
+        self._count = len(turnings)
+        self._turns: list[tuple[list[int], Turns]] = []
+        for whole, places in _together([turning.table for turning in turnings]):
+            own = [turnings[place] for place in places]
+            self._turns.append((places, whole.turns(own) if whole else _OnHost(own)))
+
+    def leave(self) -> list[Left]:
+        """As Turns."""
+        found = {
+            place: left for places, turns in self._turns for place, left in zip(places, turns.leave(), strict=True)
+        }
+        return [found[place] for place in range(self._count)]
+
+    def enter(self) -> None:
+        """As Turns."""
+        for _, turns in self._turns:
+            turns.enter()
+
+
+class _OnHost:
+    """In host memory, where rows are moved when the window is placed."""
+
+    def __init__(self, turnings: Sequence[Turning]) -> None:
+        self._turnings = turnings
+
+    def leave(self) -> Sequence[Left]:
+        return [Left(turning.table.read(turning.leaving), _nothing) for turning in self._turnings]
+
+    def enter(self) -> None:
+        for turning in self._turnings:
+            turning.table.write(turning.entering, turning.rows)
+
+
+def _nothing() -> None:
+    """Rows are there."""
 
 
 def _together(tables: Sequence[SlotRows]) -> Iterator[tuple["DeviceSlots | None", list[int]]]:
@@ -72,7 +113,7 @@ def _together(tables: Sequence[SlotRows]) -> Iterator[tuple["DeviceSlots | None"
         yield whole, [p for p, table in enumerate(tables) if isinstance(table, DeviceRows) and table.whole is whole]
 
 
-def _numbered(asked: Any) -> Ids:
+def _numbered(asked: Sequence[tuple[Any, Ids]]) -> Ids:
     """Slots of tables, as they are numbered in their tensor."""
     return np.concatenate([table.first + slots for table, slots in asked])
 
@@ -133,13 +174,30 @@ class Staging:
 
 class DeviceSlots:
     """The slots of all tables of a width on an accelerator: parts[slots, ..]. For the thread that steps them, which is busy with `activity` while it moves
-    rows."""
+    rows; any one may ask for `turns`."""
 
     def __init__(self, parts: Sequence[torch.Tensor]) -> None:
         self.activity = Activity("slots")
+        self.device = parts[0].device
         self._parts, self._staging = parts, Staging(parts[0].device)
         self._widths = [part[0].numel() for part in parts]
         self.width = sum(self._widths)
+        self.way_in, self.way_out = _Way(self.device), _Way(self.device)
+
+    def turns(self, turnings: Sequence[Turning]) -> Turns:
+        """What a window changes of the tables here: its rows are on their way when this returns, where they are not too many."""
+        rows = max(sum(getattr(turning, side).size for turning in turnings) for side in ("leaving", "entering"))
+        return (_InParts if 4 * rows * self.width > _AHEAD_BYTES else _Ahead)(self, turnings)
+
+    def gathered(self, there: torch.Tensor) -> torch.Tensor:
+        """rows[n,W] of slots there[n], both on the device."""
+        parts = zip(self._parts, self._widths, strict=True)
+        return torch.cat([part.index_select(0, there).reshape(len(there), width) for part, width in parts], 1)
+
+    def put(self, there: torch.Tensor, rows: torch.Tensor) -> None:
+        """The reverse of `gathered`."""
+        for tensor, columns in zip(self._parts, rows.split(self._widths, 1), strict=True):
+            tensor.index_copy_(0, there, columns.reshape(len(there), *tensor.shape[1:]))
 
     def read(self, slots: Ids, counts: Sequence[int]) -> list[Rows]:
         """rows[n,W] of slots[n], in parts of so many rows."""
@@ -151,9 +209,7 @@ class DeviceSlots:
         places = self._places(slots)
         pending: list[tuple[slice, torch.Tensor, Any]] = []
         for part, buffer in self._staging.rows(slots.size, self.width):
-            own = places[part]
-            found = torch.cat([p.index_select(0, own).reshape(len(own), -1) for p in self._parts], 1)
-            buffer.copy_(found, non_blocking=True)
+            buffer.copy_(self.gathered(places[part]), non_blocking=True)
             pending.append((part, buffer, self._staging.copied()))
             if len(pending) > 1:  # the one before is emptied while this one is filled
                 _empty(parts, *pending.pop(0))
@@ -161,27 +217,117 @@ class DeviceSlots:
             _empty(parts, *each)
         return parts
 
-    def write(self, slots: Ids, sources: Sequence[tuple[Rows, Ids | None]]) -> None:
-        """The reverse: rows[m,W] of each source, or those at its places, one source behind another."""
+    def write(self, slots: Ids, sources: Sequence[Rows]) -> None:
+        """The reverse: rows[m,W] of each source, one behind another."""
         with self.activity.at("moving rows", num_bytes=4 * slots.size * self.width):
             self._write(slots, sources)
 
-    def _write(self, slots: Ids, sources: Sequence[tuple[Rows, Ids | None]]) -> None:
+    def _write(self, slots: Ids, sources: Sequence[Rows]) -> None:
         there = self._places(slots)
-        counts = [len(rows) if places is None else len(places) for rows, places in sources]
+        counts = [len(rows) for rows in sources]
         for part, buffer in self._staging.rows(slots.size, self.width):
             out = buffer.numpy()
             for number, own, there_of in _within(counts, part):
-                rows, places = sources[number]
-                taken = (rows[own],) if places is None else (rows, places[own])
-                take_into(out[there_of], *taken)
-            moved, at = buffer.to(there.device, non_blocking=True), there[part]
+                take_into(out[there_of], sources[number][own])
+            moved = buffer.to(there.device, non_blocking=True)
             self._staging.copied()
-            for tensor, columns in zip(self._parts, moved.split(self._widths, 1), strict=True):
-                tensor.index_copy_(0, at, columns.reshape(len(at), *tensor.shape[1:]))
+            self.put(there[part], moved)
 
     def _places(self, slots: Ids) -> torch.Tensor:
-        return torch.from_numpy(slots).to(self._parts[0].device)
+        return torch.from_numpy(slots).to(self.device)
+
+
+class _Way:
+    """A stream of its own between a device and the host, and the pinned memory of what is on it; on a host, neither. Memory is PyTorch's, which gives it out
+    again when its copies have ended."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = None
+
+    def pinned(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Memory to copy from, or to."""
+        return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
+
+    def bring(self, *values: torch.Tensor) -> tuple[Sequence[torch.Tensor], Any]:
+        """Copies of pinned values on the device, which are there at an event."""
+        if self._device.type != "cuda":
+            return values, None
+        with torch.cuda.device(self._device), torch.cuda.stream(self._own()):
+            there = [value.to(self._device, non_blocking=True) for value in values]
+            arrived = torch.cuda.Event()
+            arrived.record(self._own())
+        return there, arrived
+
+    def fetch(self, value: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
+        """A copy on the host of what the present stream makes, and what waits for it."""
+        if self._device.type != "cuda":
+            return value, _nothing
+        made = torch.cuda.Event()
+        made.record(torch.cuda.current_stream(self._device))
+        here = self.pinned(*value.shape)
+        with torch.cuda.device(self._device), torch.cuda.stream(self._own()):
+            self._own().wait_event(made)
+            here.copy_(value, non_blocking=True)
+            value.record_stream(self._own())
+            copied = torch.cuda.Event()
+            copied.record(self._own())
+        return here, copied.synchronize
+
+    def _own(self) -> Any:
+        self._stream = self._stream or torch.cuda.Stream(self._device)
+        return self._stream
+
+
+class _Ahead:
+    """On a device, where rows are brought before the window is placed."""
+
+    def __init__(self, whole: DeviceSlots, turnings: Sequence[Turning]) -> None:
+        self._whole = whole
+        self._leaving = [turning.leaving.size for turning in turnings]
+        way, counts = whole.way_in, [len(turning.rows) for turning in turnings]
+        slots = [_numbered([(t.table, getattr(t, side)) for t in turnings]) for side in ("leaving", "entering")]
+        numbers = way.pinned(sum(each.size for each in slots), dtype=torch.int64)
+        numbers.copy_(torch.from_numpy(np.concatenate(slots)))
+        rows = way.pinned(sum(counts), whole.width)
+        copy_into(rows.numpy(), [turning.rows for turning in turnings])
+        (there, self._rows), self._arrived = way.bring(numbers, rows)
+        self._out, self._in = there.split([each.size for each in slots])
+
+    def leave(self) -> Sequence[Left]:
+        with self._whole.activity.at("moving rows", num_bytes=4 * len(self._out) * self._whole.width):
+            self._await()
+            rows, arrived = self._whole.way_out.fetch(self._whole.gathered(self._out))
+        return [Left(part, arrived) for part in np.split(rows.numpy(), np.cumsum(self._leaving)[:-1])]
+
+    def enter(self) -> None:
+        with self._whole.activity.at("moving rows", num_bytes=4 * len(self._in) * self._whole.width):
+            self._await()
+            self._whole.put(self._in, self._rows)
+
+    def _await(self) -> None:
+        """The present stream waits for what was brought; this thread does not."""
+        if self._arrived:
+            stream = torch.cuda.current_stream(self._whole.device)
+            stream.wait_event(self._arrived)
+            for each in (self._out, self._in, self._rows):
+                each.record_stream(stream)
+
+
+class _InParts:
+    """On a device, where rows are moved in parts, when the window is placed."""
+
+    def __init__(self, whole: DeviceSlots, turnings: Sequence[Turning]) -> None:
+        self._whole, self._turnings = whole, turnings
+
+    def leave(self) -> Sequence[Left]:
+        leaving = _numbered([(t.table, t.leaving) for t in self._turnings])
+        rows = self._whole.read(leaving, [t.leaving.size for t in self._turnings])
+        return [Left(each, _nothing) for each in rows]
+
+    def enter(self) -> None:
+        entering = _numbered([(t.table, t.entering) for t in self._turnings])
+        self._whole.write(entering, [t.rows for t in self._turnings])
 
 
 def _within(counts: Sequence[int], part: slice) -> Iterator[tuple[int, slice, slice]]:
@@ -220,4 +366,4 @@ class DeviceRows:
 
     def write(self, slots: Ids, rows: Rows) -> None:
         """As SlotRows."""
-        self.whole.write(slots + self.first, [(rows, None)])
+        self.whole.write(slots + self.first, [rows])

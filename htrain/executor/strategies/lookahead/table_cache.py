@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from htrain.executor.strategies.lookahead.slot_rows import Filling, SlotRows
+from htrain.executor.strategies.lookahead.slot_rows import Left, SlotRows, Turning
 from htrain.net.placement import CacheGeometry
 from htrain.ops.sparse_loops import dedupe
 from htrain.sync.lookahead.journal import Journal, Written
@@ -21,35 +21,32 @@ NO_IDS: Ids = np.empty(0, np.int64)
 
 @dataclass
 class WindowOfTable:
-    """A look-ahead window of one table: the distinct ids of each of this trainer's batches, `keys`[n] of all trainers' together, and the rows[m,W] of the
-    `wanted` ones, which were elsewhere and were read from the store; `read` is the read's number in the journal. When it is placed, `victims` are the
-    conflict victims of each batch, sorted, of all trainers; without any, there are none.
+    """A look-ahead window of one table: the distinct ids of each of this trainer's `batches`, `places` of these among `keys`[n], those of all trainers
+    together, and the slots that `placement` gives them; `asked` are the sizes of the batches. The rows[f,W] of its fresh keys are read from the store; `read`
+    is the read's number in the journal.
+
+    Of conflict victims `missed` are those of this trainer's batches, `victims`, sorted, of everybody's; without any, there are none.
     """
 
     batches: deque[Ids]
+    places: deque[Ids]
     keys: Ids
-    wanted: NDArray[np.bool_]
-    read: int
+    placement: Placement
+    asked: Sequence[int]
+    missed: Sequence[Ids]
     rows: Rows
-    placement: Placement | None = None
+    read: int = -1
     victims: deque[Ids] = field(default_factory=deque)
 
-    def take(self, fetched: Rows) -> None:
-        """The rows of the wanted keys have come: fetched[m,W], in the order of the keys."""
-        self.rows = fetched
+    @property
+    def fresh_keys(self) -> Ids:
+        """The keys whose rows are to be put into slots."""
+        return self.keys[self.placement.fresh]
 
     @property
-    def fresh(self) -> Ids:
-        """Places of the keys whose rows are to be put into slots, all of them wanted. Requires: a placement."""
-        assert self.placement
-        return self.placement.fresh
-
-    def rows_of(self, places: Ids) -> Ids:
-        """Where the rows of wanted keys at `places` are among those of all."""
-        if len(self.rows) == self.keys.size:
-            return places
-        order: Ids = np.cumsum(self.wanted)
-        return order[places] - 1
+    def fresh_slots(self) -> Ids:
+        """The slots of these."""
+        return self.placement.slots[self.placement.fresh]
 
 
 @dataclass
@@ -79,8 +76,8 @@ class TableCache:
     row of its table: the row's number. Of several trainers with the same cache one `writes` rows back; all of them keep `track` of the rows that their
     steps have touched.
 
-    Threads use it: the prefetcher calls `announce`, `announced` and `window`, the writer `stored`, who prepares steps `prepare_step` and `slots`, and the
-    trainer everything else.
+    Threads use it: the planner calls `announce`, `announced` and `plan`, the prefetcher `begin_read`, `put_right` and `turning`, the writer `stored`, who
+    prepares steps `prepare_step` and `slots`, and the trainer everything else.
     """
 
     geometry: CacheGeometry
@@ -95,8 +92,11 @@ class TableCache:
         self._occupancy = Occupancy(self.geometry, seed=0)
         self._journal = Journal()
         self._lock = threading.Lock()  # of the journal
+        self._planning = threading.Lock()  # of the occupancy table, which is ahead of the slots by what is planned
+        self._planned: deque[WindowOfTable] = deque()
         self._announced: list[Ids] = []
-        self._window: WindowOfTable | None = None
+        self._places: list[Ids] = []  # of announced ids among the distinct ones of all
+        self._to_prepare: deque[WindowOfTable] = deque()
         self._slots = self._victims = self._updated = NO_IDS
         self._prepared: deque[_Prepared] = deque()
         self._found: dict[int, Ids] = {}  # the slots of prepared steps, by where their ids are in memory
@@ -117,93 +117,95 @@ class TableCache:
 
     def announced(self) -> Ids:
         """The distinct ids of all batches since the last window."""
-        return distinct(self._announced)
+        keys, self._places = distinct_places(self._announced)
+        return keys
 
-    def window(self, keys: Ids) -> WindowOfTable:
-        """The batches since the last window, as one; `keys`[n] are the distinct ids of all trainers. Its wanted rows are to be read from the
-        store from now on.
-
-        Requires: the window before has been placed.
-        """
+    def plan(self, announced: Sequence[Ids], own: int = 0) -> WindowOfTable:
+        """The batches since the last window, as one, and the slots of its rows, for when it is placed (cDLRM 5.2.1). Every trainer has `announced` its distinct
+        ids, this one those at place `own`; batches that have been read since then have none."""
+        keys, joint = distinct_places(announced)
         batches, self._announced = deque(self._announced), []
+        places = deque(self._places if len(announced) == 1 else [joint[own][each] for each in self._places])
+        places.extend([NO_IDS] * (len(batches) - len(places)))
+        with self._planning:
+            placement = self._occupancy.place(keys)
+            missed: Sequence[Ids] = ()
+            if keys.size and placement.slots.min() < 0:
+                missed = [ids[placement.slots[at] < 0] for ids, at in zip(batches, places, strict=True)]
+            asked, rows = [ids.size for ids in batches], np.empty((0, self.rows.width), np.float32)
+            window = WindowOfTable(batches, places, keys, placement, asked=asked, missed=missed, rows=rows)
+            self._planned.append(window)
+        if len(announced) == 1:  # no others have any
+            window.victims.extend(map(np.sort, missed))
+        self._to_prepare.append(window)
+        return window
+
+    def begin_read(self, window: WindowOfTable) -> None:
+        """The window's fresh rows are read from the store from now on. Requires: the window before has been placed."""
         with self._lock:
-            read = self._journal.begin_read()
-        wanted = self._occupancy.find(keys) < 0  # what is here stays until the window is placed
-        return WindowOfTable(batches, keys, wanted, read, np.empty((0, self.rows.width), np.float32))
+            window.read = self._journal.begin_read()
+
+    def put_right(self, window: WindowOfTable, fetched: Rows) -> None:
+        """The window's fresh rows have come, fetched[f,W]: put right those that have left a cache, and were not in the store when they were read."""
+        if self.patch and self.writes:
+            with self._lock:
+                if self._journal.missed(window.read):
+                    self._journal.patch(window.read, window.fresh_keys, fetched)
+                    self._journal.patched(window.read)
+
+    def turning(self, window: WindowOfTable) -> Turning:
+        """What the window changes of the slots; of several trainers one writes back what makes room."""
+        leaving = window.placement.evicted_slots if self.writes else NO_IDS
+        return Turning(self.rows, leaving, window.fresh_slots, window.rows)
 
     # -- between windows ---------------------------------------------------------------------------------------------
 
-    def make_room(self, window: WindowOfTable) -> Ids:
-        """Give the rows of a window their slots (cDLRM 5.2.1). Slots that are to be left, and were touched since they were averaged."""
-        window.placement = self._occupancy.place(window.keys)
+    def touched_of(self, window: WindowOfTable) -> Ids:
+        """Slots that make room for a window, and were touched since they were averaged."""
         slots = window.placement.evicted_slots
         return slots[np.isin(slots, distinct(self._touched))] if self._touched else NO_IDS
 
-    def to_leave(self, window: WindowOfTable) -> tuple[SlotRows, Ids]:
-        """The slots of what makes room, where this trainer writes it back; nothing where another does."""
-        assert window.placement
+    def leave(self, window: WindowOfTable, left: Left) -> None:
+        """What makes room leaves, where this trainer writes it back."""
         self.counts.evicted += window.placement.evicted_keys.size
-        return self.rows, window.placement.evicted_slots if self.writes else NO_IDS
-
-    def leave(self, window: WindowOfTable, rows: Rows) -> None:
-        """What makes room leaves: the rows[n,W] of `to_leave`."""
-        assert window.placement
-        if len(rows):
+        if len(left.rows):
             with self._lock:
-                self._leaving.append(self._journal.add(window.placement.evicted_keys, rows))
+                self._leaving.append(self._journal.add(window.placement.evicted_keys, left.rows, left.arrived))
 
-    def put_right(self, window: WindowOfTable) -> Ids:
-        """Put right the window's fresh rows that have changed since they were read. Which of its rows these are.
+    def put_right_since(self, window: WindowOfTable) -> Ids:
+        """Put right the window's fresh rows that have changed since then, as conflict victims. Which of its rows these are.
 
         Requires: what makes room for them, none of which is theirs, has not left yet.
         """
-        if not self._missed(window.read):
-            return NO_IDS
-        fresh = window.fresh
-        own = window.rows_of(fresh)
-        rows = window.rows[own]
-        changed = own[self._put_right(window.read, window.keys[fresh], rows)]
-        window.rows[own] = rows
-        return changed if self.patch else NO_IDS
-
-    def _missed(self, read: int) -> bool:
-        """Whether anything may have changed since a read began; where nothing has, it has ended."""
         with self._lock:
-            missed = self._journal.missed(read)
-            if not missed:
-                self._journal.end_read(read)
-        return missed
+            if not self._journal.missed(window.read):
+                self._journal.end_read(window.read)
+                return NO_IDS
+        stale = np.flatnonzero(self._put_right(window.read, window.fresh_keys, window.rows))
+        return stale if self.patch else NO_IDS
 
-    def victims_of(self, window: WindowOfTable) -> list[Ids]:
-        """The conflict victims of each of this trainer's batches; nothing at all where no trainer has any."""
-        assert window.placement
-        if (window.placement.slots >= 0).all():
-            return []
-        return [ids[self._occupancy.find(ids) < 0] for ids in window.batches]
-
-    def filling(self, window: WindowOfTable) -> Filling:
-        """The window's fresh rows, and their slots; when they are there, its steps can begin."""
-        assert window.placement
-        self.counts.loaded += window.fresh.size
-        self._window = window
-        slots = window.placement.slots[window.fresh]
-        is_all = slots.size == len(window.rows)
-        return Filling(self.rows, slots, window.rows, None if is_all else window.rows_of(window.fresh))
+    def enter(self, window: WindowOfTable) -> None:
+        """The window's fresh rows are in their slots: its steps can begin."""
+        self.counts.loaded += window.placement.fresh.size
+        with self._planning:
+            placed = self._planned.popleft()
+            assert placed is window
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     @property
     def next_count(self) -> int:
         """The number of ids of the step that is prepared next."""
-        assert self._window
-        return self._window.batches[0].size
+        return self._to_prepare[0].batches[0].size
 
     def prepare_step(self) -> None:
-        """Find the slots of the next batch of the window, ahead of its step. At any time between the window's placing and that step."""
-        assert self._window
-        ids = self._window.batches.popleft()
-        victims = self._window.victims.popleft() if self._window.victims else NO_IDS
-        slots = ids if self.is_whole else self._occupancy.find(ids)
+        """The slots of the next batch, ahead of its step, from when its window has been planned, and its victims are known."""
+        window = self._to_prepare[0]
+        ids, places = window.batches.popleft(), window.places.popleft()
+        victims = window.victims.popleft() if window.victims else NO_IDS
+        if not window.batches:
+            self._to_prepare.popleft()
+        slots = ids if self.is_whole else window.placement.slots[places]
         missed = 0
         if victims.size:
             missing = np.flatnonzero(slots < 0)
@@ -268,7 +270,8 @@ class TableCache:
 
     def residents(self) -> tuple[Ids, Ids]:
         """The keys that are here, and their slots."""
-        return self._occupancy.residents()
+        with self._planning:
+            return self._occupancy.residents([window.placement for window in self._planned])
 
     def rows_at(self, slots: Ids) -> Rows:
         """rows[n,W] of slots[n], each with its optimizer state behind it."""
@@ -321,3 +324,11 @@ def _address(ids: Ids) -> int:
 def distinct(parts: Sequence[Ids]) -> Ids:
     """The distinct ids[n] of all parts[k][n_k], in each of which they are distinct."""
     return parts[0] if len(parts) == 1 else dedupe(np.concatenate([NO_IDS, *parts]), -1)[0]
+
+
+def distinct_places(parts: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
+    """The same, and the places of each part's ids among them."""
+    if len(parts) == 1:
+        return parts[0], [np.arange(parts[0].size)]
+    keys, places = dedupe(np.concatenate([NO_IDS, *parts]), -1)
+    return keys, np.split(places, np.cumsum([part.size for part in parts])[:-1])

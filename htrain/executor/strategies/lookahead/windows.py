@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,15 +23,15 @@ from htrain.executor.loops.replica import Replica
 from htrain.executor.loops.upcoming import Steps, Upcoming
 from htrain.executor.roles.replica import Step, inputs_of
 from htrain.executor.strategies.lookahead.exchange import Exchange, Wishes
-from htrain.executor.strategies.lookahead.joint_caches import JointCaches
-from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
+from htrain.executor.strategies.lookahead.joint_caches import JointCaches, victims_are_known
+from htrain.executor.strategies.lookahead.slot_rows import Turnover
+from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable
 from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.ops.side_by_side import each_of
 from htrain.sync.lookahead import pipeline as of
 from htrain.sync.lookahead.averaging import Averaging
 from htrain.sync.lookahead.journal import Written
 from htrain.sync.lookahead.pipeline import Pipeline
-from htrain.sync.lookahead.window import WindowChoice
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.2
@@ -40,14 +40,17 @@ _PREPARED = 2  # steps that may wait for training, beside the one that is being 
 
 @dataclass
 class _Window:
-    """Batches that have been read, and the rows that they need. Batches of no examples have no position."""
+    """Batches that have been read, and the rows that they need, which are on their way to the slots once they have been read. Batches of no examples have no
+    position. Its steps can be prepared when all conflict victims are known."""
 
     steps: deque[tuple[Step, Position | None]]
     tables: dict[str, WindowOfTable]
+    can_be_prepared: threading.Event = field(default_factory=threading.Event)
+    turnover: Turnover | None = None
 
 
 class Windows(Upcoming):
-    """The threads behind look-ahead caches: the prefetcher, the writer, and the trainer between its steps. Each carries out what its machine says
+    """The threads behind look-ahead caches: the planner, the prefetcher, the writer, and the trainer between its steps. Each carries out what its machine says
     (`htrain.sync.lookahead.pipeline`); where that waits, the thread does, until another one has changed something.
 
     `replica_of` makes the replica of a thread's passes, `connect` the peers for a purpose: the other trainers with the same caches, where there are any.
@@ -59,36 +62,35 @@ class Windows(Upcoming):
         exchange: Exchange,
         replica_of: Callable[[int], Replica],
         connect: Callable[[str], Peers],
-        choice: WindowChoice,
+        pipeline: Pipeline,
         averaging: Averaging,
         patience: Patience,
         activity: Callable[[str], Activity],
     ) -> None:
-        self.pipeline = Pipeline(choice)
+        self.pipeline = pipeline
         self._changed = threading.Condition()  # the pipeline, which is its lock's
         self._stopping = False
         self._caches, self._exchange = caches, exchange
         self._connect, self._averaging, self._patience = connect, averaging, patience
-        self._opening, self._preparing = activity("prefetcher"), activity("preparer")
-        self._peers, self._joint = Peers(None), JointCaches(caches, Peers(None), averaging)
-        self._bytes: tuple[Counter[str], ...] = ()
+        self._opening, self._preparing = activity("planner"), activity("preparer")
+        self._planners, self._peers, self._joint = Peers(None), Peers(None), JointCaches(caches, Peers(None), averaging)
+        self._bytes: list[Counter[str]] = []
         self._prefetcher, self._writer, self._victims = map(replica_of, (PREFETCHER, WRITER, VICTIMS))
         self._read: deque[tuple[Step, Position | None]] = deque()  # of the next window
         self._announced: Sequence[Sequence[Ids]] = ()  # by table, of each trainer
-        self._to_prepare: queue.SimpleQueue[deque[tuple[Step, Position | None]]] = (
-            queue.SimpleQueue()
-        )  # windows in the caches
+        self._to_prepare: queue.SimpleQueue[_Window] = queue.SimpleQueue()  # as they were planned
         self._steps: queue.Queue[tuple[Step, Position | None]] = queue.Queue(_PREPARED)  # of those, in order
         self.threads = [
             threading.Thread(target=self._guarded, args=(loop, replica), name=name, daemon=True)
             for loop, replica, name in (
+                (self._plan_ahead, None, "planner"),
                 (self._prefetch, self._prefetcher, "prefetcher"),
                 (self._write_back, self._writer, "writer"),
                 (self._prepare, None, "preparer"),
             )
         ]
         self._does: Mapping[type, Callable[[Any], Any]] = {
-            of.ReadBatches: self._read_batches, of.Agree: self._agree, of.Prefetch: self._make_window, of.Store: self._store,
+            of.ReadBatches: self._read_batches, of.Agree: self._agree, of.Plan: self._plan, of.Prefetch: self._read_window, of.Store: self._store,
             of.Place: self._place, of.BeginStep: self._begin_step, of.FetchVictims: self._fetch_victims, of.EndStep: self._end_step,
             of.LeaveCopies: self._leave_copies, of.Now: lambda said: time.monotonic(),
         }  # fmt: skip
@@ -168,10 +170,15 @@ class Windows(Upcoming):
             if replica:
                 replica.close()
 
+    def _plan_ahead(self) -> None:
+        self._planners = self._connect("plans")
+        self._bytes.append(self._planners.bytes)
+        self._drive(self.pipeline.planning())
+
     def _prefetch(self) -> None:
         self._peers, others = self._connect("windows"), self._connect("caches")
         self._joint = JointCaches(self._caches, others, self._averaging)
-        self._bytes = (self._peers.bytes, others.bytes)
+        self._bytes += [self._peers.bytes, others.bytes]
         self._drive(self.pipeline.prefetching())
 
     def _write_back(self) -> None:
@@ -204,7 +211,7 @@ class Windows(Upcoming):
             event()
             self._changed.notify_all()
 
-    # -- what the prefetcher does ------------------------------------------------------------------------------------
+    # -- what the planner does ---------------------------------------------------------------------------------------
 
     def _read_batches(self, said: of.ReadBatches) -> int:
         self._read = deque()
@@ -217,20 +224,35 @@ class Windows(Upcoming):
         caches = list(self._caches.values())
         own = each_of(lambda place: caches[place].announced(), [cache.num_announced for cache in caches])
         parts = [np.array(said), *own]
-        everybody, *self._announced = self._peers.gather(parts)
+        everybody, *self._announced = self._planners.gather(parts)
         return [(int(batches), int(following)) for batches, following in everybody]
 
-    def _make_window(self, said: of.Prefetch) -> _Window:
-        """Algorithm 1: the distinct rows of each table, and where they are not here, their values."""
+    def _plan(self, said: of.Plan) -> _Window:
+        """The distinct rows of each table (Algorithm 1), and their slots."""
         missing = said.batches - len(self._read)
         self._read.extend((self._ahead.open(self._empty, 0, self._opening), None) for _ in range(missing))
-        caches, announced = list(self._caches.values()), self._announced
-        made = each_of(lambda place: caches[place].window(distinct(announced[place])), [sum(ids.size for ids in keys) for keys in announced])  # fmt: skip
-        tables = dict(zip(self._caches, made, strict=True))
-        fetched = self._read_rows(self._prefetcher, {name: table.keys[table.wanted] for name, table in tables.items()})
-        for table, rows in zip(tables.values(), self._peers.share([fetched[name] for name in tables]), strict=True):
-            table.take(rows)
-        return _Window(self._read, tables)
+        caches, announced, own = list(self._caches.values()), self._announced, self._planners.rank
+        made = each_of(lambda place: caches[place].plan(announced[place], own), [sum(ids.size for ids in keys) for keys in announced])  # fmt: skip
+        window = _Window(self._read, dict(zip(self._caches, made, strict=True)))
+        if victims_are_known(self._planners, window.tables):
+            window.can_be_prepared.set()
+        self._to_prepare.put(window)
+        return window
+
+    # -- what the prefetcher does ------------------------------------------------------------------------------------
+
+    def _read_window(self, said: of.Prefetch) -> None:
+        """The values of a window's rows that are not here (Algorithm 1)."""
+        window: _Window = said.window
+        tables = [(self._caches[name], table) for name, table in window.tables.items()]
+        for cache, table in tables:
+            cache.begin_read(table)
+        fetched = self._read_rows(self._prefetcher, {name: table.fresh_keys for name, table in window.tables.items()})
+        rows = [fetched[name] for name in window.tables]
+        each_of(lambda place: tables[place][0].put_right(tables[place][1], rows[place]), [each.size for each in rows])
+        for (_, table), shared in zip(tables, self._peers.share(rows), strict=True):
+            table.rows = shared
+        window.turnover = self._joint.turnover(window.tables)
 
     def _read_rows(self, replica: Replica, keys: Mapping[str, Ids]) -> dict[str, Rows]:
         """The rows of keys of tables, from the store; on all trainers but the first something of their shape."""
@@ -252,18 +274,21 @@ class Windows(Upcoming):
     # -- what prepares steps ----------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Steps of the windows that are in the caches, in order: where their rows stand, and what of them an accelerator takes beforehand."""
+        """Steps of windows, in order: where their rows will stand, and what of them an accelerator takes beforehand."""
         while (window := self._next_window()) is not None:
-            while window and not self._stopping:
-                step, position = window.popleft()
+            while window.steps and not self._stopping:
+                step, position = window.steps.popleft()
                 self._joint.prepare_step()
                 self._ahead.prepare(step, self._preparing)
                 self._hand_on(step, position)
 
-    def _next_window(self) -> deque[tuple[Step, Position | None]] | None:
+    def _next_window(self) -> _Window | None:
+        window: _Window | None = None
         while not self._stopping:
             with suppress(queue.Empty):
-                return self._to_prepare.get(timeout=_POLL_SECONDS)
+                window = window or self._to_prepare.get(timeout=_POLL_SECONDS)
+                if window.can_be_prepared.wait(_POLL_SECONDS):
+                    return window
         return None
 
     def _hand_on(self, step: Step, position: Position | None) -> None:
@@ -276,8 +301,9 @@ class Windows(Upcoming):
 
     def _place(self, said: of.Place) -> list[dict[str, Written]]:
         window: _Window = said.window
-        self._joint.place(window.tables)
-        self._to_prepare.put(window.steps)
+        assert window.turnover
+        self._joint.place(window.tables, window.turnover)
+        window.can_be_prepared.set()
         return self._joint.leaving()
 
     def _begin_step(self, said: of.BeginStep) -> tuple[Step, dict[str, Ids]] | None:

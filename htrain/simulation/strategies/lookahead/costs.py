@@ -16,9 +16,9 @@ from htrain.ops.lookahead import REQUEST
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
 
-_WINDOW_CALLS, _PLACE_CALLS, _STEP_CALLS = 2, 7, 1  # for each table
-_WINDOW_FINDS, _PLACE_FINDS, _EVICTED_FINDS, _STEP_FINDS = 2, 1, 1, 1  # for each key
-_WINDOW_COPIES, _PLACE_COPIES, _EVICTED_COPIES = 3, 12, 4  # of a row's bytes, read or written, each
+_PLAN_CALLS, _READ_CALLS, _PLACE_CALLS, _STEP_CALLS = 3, 2, 5, 1  # for each table
+_PLAN_FINDS, _STEP_FINDS = 3, 1  # for each key
+_READ_COPIES, _PLACE_COPIES, _EVICTED_COPIES = 3, 12, 4  # of a row's bytes, read or written, each
 PASS_COPIES, MEAN_COPIES = 2, 4
 
 
@@ -122,18 +122,19 @@ class WindowCosts:
         self._call = cluster.op_nanoseconds * 1e-9
         self._find = cluster.core_key_nanoseconds * 1e-9
 
-    def window(self, batches: int) -> Seconds:
-        """Find the distinct rows of a window, which of them are elsewhere, and take their values."""
+    def plan(self, batches: int) -> Seconds:
+        """Find the distinct rows of a window, and give them their slots."""
         keys = sum(table.distinct(self.trainers * batches) for table in self.tables)
-        return self._seconds(_WINDOW_CALLS, _WINDOW_FINDS * keys, _WINDOW_COPIES * batches * self.bytes_of("read"))
+        return self._seconds(_PLAN_CALLS, _PLAN_FINDS * keys, 0.0)
+
+    def read(self, batches: int) -> Seconds:
+        """Take the values of a window's rows, as they have come from the store."""
+        return self._seconds(_READ_CALLS, 0.0, _READ_COPIES * batches * self.bytes_of("read"))
 
     def place(self, batches: int) -> Seconds:
-        """Give a window's rows their slots, take what makes room for them out, and put them in."""
-        keys = sum(table.distinct(self.trainers * batches) for table in self.tables)
-        evicted = batches * sum(table.evicted for table in self.tables)
+        """Take what makes room for a window's rows out of their slots, and put these in."""
         copies = _PLACE_COPIES * self.bytes_of("loaded") + _EVICTED_COPIES * self.bytes_of("evicted")
-        finds = _PLACE_FINDS * keys + _EVICTED_FINDS * evicted
-        return self._seconds(_PLACE_CALLS, finds, batches * copies)
+        return self._seconds(_PLACE_CALLS, 0.0, batches * copies)
 
     def step(self) -> Seconds:
         """Begin a step: where its rows stand."""

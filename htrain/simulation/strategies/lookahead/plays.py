@@ -59,11 +59,13 @@ class _Cache:
         trainers, window = len(batches), len(batches[0])
         keys = distinct([distinct(own) for own in batches])
         cold = self._cold(keys)
-        wanted = keys[self._occupancy.find(keys) < 0]
         placement = self._occupancy.place(keys)
         missed = [[ids[self._occupancy.find(ids) < 0] for ids in own] for own in batches]
         victims = np.concatenate([np.unique(np.concatenate(step)) for step in zip(*missed, strict=True)])
-        fetched, pushed = np.concatenate([wanted, victims]), np.concatenate([placement.evicted_keys, victims])
+        fetched, pushed = (
+            np.concatenate([keys[placement.fresh], victims]),
+            np.concatenate([placement.evicted_keys, victims]),
+        )
         asked = sum(ids.size for own in batches for ids in own) / trainers
         misses = sum(ids.size for own in missed for ids in own) / trainers
         return CacheRates(

@@ -1,7 +1,8 @@
 """The threads behind look-ahead caches, simulated: the machines of a run decide what they do when (`htrain.sync.lookahead.pipeline`; cDLRM 4, 5).
 
-Prefetcher and writer are processes on their trainer's host, and have replicas of their own for passes to the store, as in a run. Rows are means: those of
-`Rates`, or of the cluster. A cache with less than one conflict victim a step has one every so many steps. Data does not end, and so nothing is flushed.
+Planner, prefetcher and writer are processes on their trainer's host; the last two have replicas of their own for passes to the store, as in a run. Rows are
+means: those of `Rates`, or of the cluster. A cache with less than one conflict victim a step has one every so many steps. Data does not end, and so nothing
+is flushed.
 """
 
 from collections import deque
@@ -114,9 +115,10 @@ class _Windows(Source):
     """One trainer's: its prefetcher, its writer, and what it does itself between its steps. The first one alone reads and writes the store."""
 
     def __init__(self, runs: RunsWindows, parts: BesideParts) -> None:
-        self.pipeline = Pipeline(WindowChoice(window_of(runs.plan.net_of(TRAINER))))
-        self._runs, self._parts, self._world, self._costs = runs, parts, parts.world, runs.costs
         assert isinstance(runs.plan.options.cache, LookAheadCache)
+        choice = WindowChoice(window_of(runs.plan.net_of(TRAINER)))
+        self.pipeline = Pipeline(choice, patched=runs.plan.options.cache.patch)
+        self._runs, self._parts, self._world, self._costs = runs, parts, parts.world, runs.costs
         self._averaging = averaging_of(runs.plan.options.cache.average, slots_of(runs.plan.train))
         self._changed = self._world.env.event()
         self._read: list[Step] = []
@@ -124,7 +126,7 @@ class _Windows(Source):
         self._sizes: deque[int] = deque(maxlen=_SETTLED)
         self._since_average = self._since_victims = 0
         self._victims: Moved | None = None  # of the step under way
-        self._meetings = {"windows": 0, "caches": 0}
+        self._meetings = {"plans": 0, "windows": 0, "caches": 0}
         self._marked = (0.0, 0.0, 0.0)
         self._engine = Engine(runs.model(TRAINER).program)
         place = Role.parse(parts.training.role).place
@@ -132,7 +134,7 @@ class _Windows(Source):
             number: ReplicaMachine((*place, number), f"{parts.training.role}/{number}", self._engine, WriteGates(0, 0))
             for number in (PREFETCHER, WRITER, VICTIMS)
         }
-        for machine in (self.pipeline.prefetching(), self.pipeline.writing()):
+        for machine in (self.pipeline.planning(), self.pipeline.prefetching(), self.pipeline.writing()):
             self._world.env.process(self._drive(machine))
 
     # -- a source of steps -------------------------------------------------------------------------------------------
@@ -196,8 +198,11 @@ class _Windows(Source):
             return (yield from self._read_batches(said.batches))
         elif isinstance(said, of.Agree):
             return (yield from self._agree(said))
+        elif isinstance(said, of.Plan):
+            yield from self._compute(self._costs.plan(said.batches))
+            return self._read
         elif isinstance(said, of.Prefetch):
-            return (yield from self._prefetch(said.batches))
+            yield from self._prefetch(len(said.window))
         elif isinstance(said, of.Store):
             yield from self._pass(WRITER, said.job)
         elif isinstance(said, of.Place):
@@ -225,16 +230,15 @@ class _Windows(Source):
         return batches
 
     def _agree(self, said: of.Agree) -> Carried:
-        said_by_all = self._runs.said.setdefault(self.pipeline.made, {})
+        said_by_all = self._runs.said.setdefault(self.pipeline.agreed, {})
         said_by_all[self._parts.rank] = said.batches, said.next_batches
-        yield from self._gather(sum(table.distinct(said.batches) for table in self._costs.tables), "windows")
+        yield from self._gather(sum(table.distinct(said.batches) for table in self._costs.tables), "plans")
         return [said_by_all[rank] for rank in sorted(said_by_all)]
 
     def _prefetch(self, batches: int) -> Carried:
-        yield from self._compute(self._costs.window(batches))
         yield from self._pass(PREFETCHER, Moved("window", batches))
+        yield from self._compute(self._costs.read(batches))
         yield from self._share(batches * self._costs.bytes_of("read"), "windows")
-        return self._read
 
     def _place(self, window: Sequence[Step]) -> Carried:
         batches = len(window)
