@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches
-from htrain.executor.strategies.lookahead.slot_rows import HostRows, Turnover
+from htrain.executor.strategies.lookahead.slot_rows import HostRows
 from htrain.executor.strategies.lookahead.table_cache import TableCache
+from htrain.executor.strategies.lookahead.turnover import Turnover
 from htrain.executor.transport.peers import Peers
 from htrain.net.placement import CacheGeometry
 from htrain.simulation.strategies.lookahead.costs import TableRates, WindowCosts

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from htrain.executor.strategies.lookahead.slot_rows import Turnover
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable, distinct
+from htrain.executor.strategies.lookahead.turnover import Turnover
 from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.ops.side_by_side import each_of
 from htrain.sync.lookahead.averaging import Averaging

@@ -1,19 +1,15 @@
-"""Rows of caches' slots, out and in: in host memory, or on an accelerator by way of pinned memory (cDLRM 5.2).
-
-What a window changes of them is a `Turnover`. On an accelerator its rows, and the numbers of all its slots, are brought there while the window before is
-trained on; between the two the device gathers and scatters rows, and the trainer waits for nothing: what leaves comes to the host on a stream of its own.
-"""
+"""Rows of caches' slots, out and in: in host memory, or on an accelerator by way of pinned memory (cDLRM 5.2)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from htrain.executor.host.watch import Activity
-from htrain.ops.lookahead_loops import copy_into, read_rows, take_into, write_rows
+from htrain.ops.lookahead_loops import read_rows, take_into, write_rows
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -37,93 +33,12 @@ class SlotRows(Protocol):
         """The reverse of `read`, before the next step."""
 
 
-@dataclass(frozen=True)
-class Turning:
-    """What a window changes of the slots of a table: the rows of `leaving`[l] go, rows[n,W] come into `entering`[n]."""
-
-    table: SlotRows
-    leaving: Ids
-    entering: Ids
-    rows: Rows
-
-
-class Left(NamedTuple):
-    """Rows[n,W] that have left slots, on their way until `arrived` returns."""
-
-    rows: Rows
-    arrived: Callable[[], None]
-
-
-class Turns(Protocol):
-    """What a window changes of slots that are in one place."""
-
-    def leave(self) -> Sequence[Left]:
-        """The rows that leave, of each of its tables, as they are behind all steps so far."""
-
-    def enter(self) -> None:
-        """Put the rows that come into their slots, before the next step."""
-
-
-class Turnover:
-    """What a window changes of the slots of all tables. Made by any thread, ahead of its placing; for the trainer's from then on."""
-
-    def __init__(self, turnings: Sequence[Turning]) -> None:
-        self._count = len(turnings)
-        self._turns: list[tuple[list[int], Turns]] = []
-        for whole, places in _together([turning.table for turning in turnings]):
-            own = [turnings[place] for place in places]
-            self._turns.append((places, whole.turns(own) if whole else _OnHost(own)))
-
-    def leave(self) -> list[Left]:
-        """As Turns."""
-        found = {
-            place: left for places, turns in self._turns for place, left in zip(places, turns.leave(), strict=True)
-        }
-        return [found[place] for place in range(self._count)]
-
-    def enter(self) -> None:
-        """As Turns."""
-        for _, turns in self._turns:
-            turns.enter()
-
-
-class _OnHost:
-    """In host memory, where rows are moved when the window is placed."""
-
-    def __init__(self, turnings: Sequence[Turning]) -> None:
-        self._turnings = turnings
-
-    def leave(self) -> Sequence[Left]:
-        return [Left(turning.table.read(turning.leaving), _nothing) for turning in self._turnings]
-
-    def enter(self) -> None:
-        for turning in self._turnings:
-            turning.table.write(turning.entering, turning.rows)
-
-
-def _nothing() -> None:
-    """Rows are there."""
-
-
-def _together(tables: Sequence[SlotRows]) -> Iterator[tuple["DeviceSlots | None", list[int]]]:
-    """Tensors of slots, and the places of the tables in each; None for those in host memory."""
-    wholes = {id(table.whole): table.whole for table in tables if isinstance(table, DeviceRows)}
-    yield None, [place for place, table in enumerate(tables) if not isinstance(table, DeviceRows)]
-    for whole in wholes.values():
-        yield whole, [p for p, table in enumerate(tables) if isinstance(table, DeviceRows) and table.whole is whole]
-
-
-def _numbered(asked: Sequence[tuple[Any, Ids]]) -> Ids:
-    """Slots of tables, as they are numbered in their tensor."""
-    return np.concatenate([table.first + slots for table, slots in asked])
-
-
 class HostRows:
     """Slots in host memory: parts[slots, ..]."""
 
     def __init__(self, parts: Sequence[torch.Tensor]) -> None:
-        self._arrays = [part.numpy() for part in parts]
-        self._width = sum(array[0].size for array in self._arrays)
+        self.arrays = [part.numpy() for part in parts]
+        self._width = sum(array[0].size for array in self.arrays)
 
     @property
     def width(self) -> int:
@@ -132,11 +47,11 @@ class HostRows:
 
     def read(self, slots: Ids) -> Rows:
         """As SlotRows."""
-        return read_rows(self._arrays, slots, 0)
+        return read_rows(self.arrays, slots, 0)
 
     def write(self, slots: Ids, rows: Rows) -> None:
         """As SlotRows."""
-        write_rows(self._arrays, slots, rows, 0)
+        write_rows(self.arrays, slots, rows, 0)
 
 
 class Staging:
@@ -174,7 +89,7 @@ class Staging:
 
 class DeviceSlots:
     """The slots of all tables of a width on an accelerator: parts[slots, ..]. For the thread that steps them, which is busy with `activity` while it moves
-    rows; any one may ask for `turns`."""
+    rows; `way_in` and `way_out` are for those who bring and fetch some beside it."""
 
     def __init__(self, parts: Sequence[torch.Tensor]) -> None:
         self.activity = Activity("slots")
@@ -182,12 +97,7 @@ class DeviceSlots:
         self._parts, self._staging = parts, Staging(parts[0].device)
         self._widths = [part[0].numel() for part in parts]
         self.width = sum(self._widths)
-        self.way_in, self.way_out = _Way(self.device), _Way(self.device)
-
-    def turns(self, turnings: Sequence[Turning]) -> Turns:
-        """What a window changes of the tables here: its rows are on their way when this returns, where they are not too many."""
-        rows = max(sum(getattr(turning, side).size for turning in turnings) for side in ("leaving", "entering"))
-        return (_InParts if 4 * rows * self.width > _AHEAD_BYTES else _Ahead)(self, turnings)
+        self.way_in, self.way_out = Way(self.device), Way(self.device)
 
     def gathered(self, there: torch.Tensor) -> torch.Tensor:
         """rows[n,W] of slots there[n], both on the device."""
@@ -237,7 +147,11 @@ class DeviceSlots:
         return torch.from_numpy(slots).to(self.device)
 
 
-class _Way:
+def there_already() -> None:
+    """What waits for rows that are there."""
+
+
+class Way:
     """A stream of its own between a device and the host, and the pinned memory of what is on it; on a host, neither. Memory is PyTorch's, which gives it out
     again when its copies have ended."""
 
@@ -262,7 +176,7 @@ class _Way:
     def fetch(self, value: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
         """A copy on the host of what the present stream makes, and what waits for it."""
         if self._device.type != "cuda":
-            return value, _nothing
+            return value, there_already
         made = torch.cuda.Event()
         made.record(torch.cuda.current_stream(self._device))
         here = self.pinned(*value.shape)
@@ -277,57 +191,6 @@ class _Way:
     def _own(self) -> Any:
         self._stream = self._stream or torch.cuda.Stream(self._device)
         return self._stream
-
-
-class _Ahead:
-    """On a device, where rows are brought before the window is placed."""
-
-    def __init__(self, whole: DeviceSlots, turnings: Sequence[Turning]) -> None:
-        self._whole = whole
-        self._leaving = [turning.leaving.size for turning in turnings]
-        way, counts = whole.way_in, [len(turning.rows) for turning in turnings]
-        slots = [_numbered([(t.table, getattr(t, side)) for t in turnings]) for side in ("leaving", "entering")]
-        numbers = way.pinned(sum(each.size for each in slots), dtype=torch.int64)
-        numbers.copy_(torch.from_numpy(np.concatenate(slots)))
-        rows = way.pinned(sum(counts), whole.width)
-        copy_into(rows.numpy(), [turning.rows for turning in turnings])
-        (there, self._rows), self._arrived = way.bring(numbers, rows)
-        self._out, self._in = there.split([each.size for each in slots])
-
-    def leave(self) -> Sequence[Left]:
-        with self._whole.activity.at("moving rows", num_bytes=4 * len(self._out) * self._whole.width):
-            self._await()
-            rows, arrived = self._whole.way_out.fetch(self._whole.gathered(self._out))
-        return [Left(part, arrived) for part in np.split(rows.numpy(), np.cumsum(self._leaving)[:-1])]
-
-    def enter(self) -> None:
-        with self._whole.activity.at("moving rows", num_bytes=4 * len(self._in) * self._whole.width):
-            self._await()
-            self._whole.put(self._in, self._rows)
-
-    def _await(self) -> None:
-        """The present stream waits for what was brought; this thread does not."""
-        if self._arrived:
-            stream = torch.cuda.current_stream(self._whole.device)
-            stream.wait_event(self._arrived)
-            for each in (self._out, self._in, self._rows):
-                each.record_stream(stream)
-
-
-class _InParts:
-    """On a device, where rows are moved in parts, when the window is placed."""
-
-    def __init__(self, whole: DeviceSlots, turnings: Sequence[Turning]) -> None:
-        self._whole, self._turnings = whole, turnings
-
-    def leave(self) -> Sequence[Left]:
-        leaving = _numbered([(t.table, t.leaving) for t in self._turnings])
-        rows = self._whole.read(leaving, [t.leaving.size for t in self._turnings])
-        return [Left(each, _nothing) for each in rows]
-
-    def enter(self) -> None:
-        entering = _numbered([(t.table, t.entering) for t in self._turnings])
-        self._whole.write(entering, [t.rows for t in self._turnings])
 
 
 def _within(counts: Sequence[int], part: slice) -> Iterator[tuple[int, slice, slice]]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from htrain.executor.strategies.lookahead.slot_rows import Left, SlotRows, Turning
+from htrain.executor.strategies.lookahead.slot_rows import SlotRows
+from htrain.executor.strategies.lookahead.turnover import Left, Turning
 from htrain.net.placement import CacheGeometry
 from htrain.ops.sparse_loops import dedupe
 from htrain.sync.lookahead.journal import Journal, Written

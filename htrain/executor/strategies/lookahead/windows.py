@@ -24,8 +24,8 @@ from htrain.executor.loops.upcoming import Steps, Upcoming
 from htrain.executor.roles.replica import Step, inputs_of
 from htrain.executor.strategies.lookahead.exchange import Exchange, Wishes
 from htrain.executor.strategies.lookahead.joint_caches import JointCaches, victims_are_known
-from htrain.executor.strategies.lookahead.slot_rows import Turnover
 from htrain.executor.strategies.lookahead.table_cache import TableCache, WindowOfTable
+from htrain.executor.strategies.lookahead.turnover import Turnover
 from htrain.executor.transport.peers import Ids, Peers, Rows
 from htrain.ops.side_by_side import each_of
 from htrain.sync.lookahead import pipeline as of

@@ -1,4 +1,4 @@
-"""Rows of slots, out of an accelerator and into it, against the same in host memory."""
+"""What windows change of slots on an accelerator, against the same in host memory."""
 
 import numpy as np
 import pytest
@@ -7,15 +7,9 @@ from accelerators import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htrain.executor.strategies.lookahead import slot_rows
-from htrain.executor.strategies.lookahead.slot_rows import (
-    DeviceRows,
-    DeviceSlots,
-    HostRows,
-    SlotRows,
-    Turning,
-    Turnover,
-)
+from htrain.executor.strategies.lookahead import slot_rows, turnover
+from htrain.executor.strategies.lookahead.slot_rows import DeviceRows, DeviceSlots, HostRows, SlotRows
+from htrain.executor.strategies.lookahead.turnover import Turning, Turnover
 
 TABLES, SLOTS, WIDTH = 3, 20, 3
 chosen = st.lists(st.integers(0, SLOTS - 1), unique=True, max_size=SLOTS)
@@ -49,7 +43,7 @@ def test_rows_leave_slots_and_others_come(
     width = 2 * WIDTH + 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slot_rows, "_CHUNK_BYTES", 4 * at_once * width)
-        patch.setattr(slot_rows, "_AHEAD_BYTES", 4 * ahead * width)
+        patch.setattr(turnover, "_AHEAD_BYTES", 4 * ahead * width)
         whole = DeviceSlots(there)
         host: list[SlotRows] = [HostRows([part[t * SLOTS : (t + 1) * SLOTS] for part in own]) for t in order]
         accelerated: list[SlotRows] = [DeviceRows(whole, t * SLOTS) for t in order]
@@ -61,9 +55,9 @@ def test_rows_leave_slots_and_others_come(
             rows = [draw.standard_normal((each.size, width)).astype(np.float32) for each in entering]
             for tables in (accelerated, host):
                 brought.append(Turnover([Turning(*each) for each in zip(tables, leaving, entering, rows, strict=True)]))
-        for number, turnover in enumerate(brought):  # all of them were brought before the first one takes its turn
-            (wanted if number % 2 else seen).append(turnover.leave())
-            turnover.enter()
+        for number, each in enumerate(brought):  # all of them were brought before the first one takes its turn
+            (wanted if number % 2 else seen).append(each.leave())
+            each.enter()
             step(own if number % 2 else there)
         for mine, theirs in zip(seen, wanted, strict=True):
             for left, same in zip(mine, theirs, strict=True):
