@@ -20,6 +20,7 @@ from htrain.ops import (
     init,
     interaction,
     joint,
+    joint_passes,
     lookahead,
     loss,
     low_precision,
@@ -39,7 +40,7 @@ from htrain.ops.vjp import vjp_definition
 _FAMILIES = (
     fc, low_precision, elementwise, matrix, interaction,
     batch_norm, draw, dropout, torch_ops, pointwise,
-    reduce, shape, embedding, bounds, fields, taken, served, het, gmp, lookahead, joint,
+    reduce, shape, embedding, bounds, fields, taken, served, het, gmp, lookahead, joint, joint_passes,
     loss, optimizer, counted_steps, comm, averaging, collective, compress, init, transfer,
 )  # fmt: skip
 _WRITTEN = {definition.type: definition for family in _FAMILIES for definition in family.DEFINITIONS}

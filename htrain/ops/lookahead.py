@@ -15,19 +15,19 @@ Apart from steps, as passes of their own, which prefetch a window's rows, fetch 
     keys, values, wanted (of each shard) = LookaheadRequest(cache)     the inputs of such a pass
     WriteBack(shard, states, keys, values)                             where the table lives; values[n, D + S], the state behind the row
     fetched = Prefetch(shard, states, wanted)
-    fetched of each table = ExchangeRows(..)            both of all tables of a device, as one op, which a role makes of them where it starts
+
+A role that starts makes one op of those of all its tables (`htrain.ops.joint_passes`).
     LookaheadAnswer(cache, fetched of each shard)                      its outputs
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 
 from htrain.net.net import BatchDim, Blob, Net, Op, numel
 from htrain.ops import lookahead_loops
-from htrain.ops.base import Cost, OpDef, RowChange, Signature, changes_rows, no_outputs
+from htrain.ops.base import Cost, OpDef, Signature, changes_rows, no_outputs
 from htrain.ops.cache_rates import ShardRates
 from htrain.ops.expectation import Counts, Expectation
 
@@ -76,26 +76,6 @@ def _write_back(table: torch.Tensor, *rest: torch.Tensor, first_row: int) -> Non
 def _prefetch(table: torch.Tensor, *rest: torch.Tensor, first_row: int) -> torch.Tensor:
     *states, wanted = rest
     return torch.from_numpy(lookahead_loops.read_rows([t.numpy() for t in (table, *states)], wanted.numpy(), first_row))
-
-
-def _exchange(*values: torch.Tensor, parts: tuple[int, ...], first_row: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    """Of each table `parts` tensors, itself and its states; then the keys, the values and what is wanted of each."""
-    arrays, tables, count = [value.numpy() for value in values], len(parts), sum(parts)
-    ends = [0, *accumulate(parts)]
-    stored = [arrays[begin:end] for begin, end in pairwise(ends)]
-    keys, rows, wanted = (arrays[count + place * tables : count + (place + 1) * tables] for place in range(3))
-    lookahead_loops.write_tables(stored, keys, rows, first_row)
-    return tuple(map(torch.from_numpy, lookahead_loops.read_tables(stored, wanted, first_row)))
-
-
-def _changes_all(op: Op) -> Sequence[RowChange]:
-    parts, first_row = op.attrs["parts"], op.attrs["first_row"]
-    assert isinstance(parts, tuple)
-    assert isinstance(first_row, tuple)
-    ends = [0, *accumulate(map(int, parts))]
-    keys = op.inputs[ends[-1] :]
-    found = zip(pairwise(ends), keys, first_row, strict=False)
-    return [RowChange(op.inputs[begin:end], ids, int(first)) for (begin, end), ids, first in found]
 
 
 def apart(net: Net) -> tuple[Net, Net]:
@@ -166,14 +146,6 @@ def _prefetch_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batc
 
 def _bytes(blobs: Iterable[Blob], batch_size: int) -> float:
     return float(sum(b.num_bytes(batch_size) for b in blobs))
-
-
-def _exchange_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
-    return Cost(0.0, 2 * _bytes((*inputs[-3 * len(outputs) :], *outputs), batch_size))
-
-
-def _made_at_start(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
-    raise AssertionError(f"{op.label} is made where a role starts: its blobs are given")
 
 
 def _free(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -258,20 +230,6 @@ DEFINITIONS = (
         None,
         effects=True,
         changes=changes_rows,
-        on_host=True,
-        phase="push",
-        work="scatter",
-        serves_cache=True,
-    ),
-    OpDef(
-        "ExchangeRows",
-        _exchange,
-        _made_at_start,
-        _exchange_cost,
-        None,
-        many=True,
-        effects=True,
-        changes=_changes_all,
         on_host=True,
         phase="push",
         work="scatter",

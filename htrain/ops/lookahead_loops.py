@@ -201,4 +201,5 @@ def _copy_pieces(moves):  # type: ignore[no-untyped-def]
     for m in range(len(moves)):
         source = array_at(moves[m, 0], (moves[m, 2],), np.float32(0))
         out = array_at(moves[m, 1], (moves[m, 2],), np.float32(0))
-        out[:] = source
+        for i in range(source.size):
+            out[i] = source[i]

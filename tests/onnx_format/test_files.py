@@ -16,7 +16,7 @@ from torch_samples import OF_TORCH
 from htrain.net.net import Attr, B, BatchDim, Blob, Init, Net, Op, Parameter, Tensor
 from htrain.onnx_format.files import DOMAIN, from_model, read_net, to_model, write_net
 from htrain.onnx_format.schemas import attributes_of, register_schemas
-from htrain.ops import OPS, joint, transfer
+from htrain.ops import OPS, joint, joint_passes, transfer
 from htrain.ops.accelerated import accelerated_type
 from htrain.ops.base import constant_of
 from htrain.ops.builder import NO_ATTRS, NetBuilder
@@ -427,7 +427,7 @@ def test_onnx_checker_and_shape_inference_accept_each_op(sample: Sample) -> None
 def test_samples_cover_every_op_but_recv_and_the_generic_gradients() -> None:
     generic = {type for type in OPS if "num_inputs" in attributes_of(type)}
     as_they_run = {
-        *(d.type for family in (joint, transfer) for d in family.DEFINITIONS),
+        *(d.type for family in (joint, joint_passes, transfer) for d in family.DEFINITIONS),
         *(accelerated_type(d.type) for d in OPS.values() if d.accelerated),
     }  # in no plan
     assert {sample[0] for sample in SAMPLES} == set(OPS) - generic - {"Recv"} - as_they_run

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch_samples import OF_TORCH
 
 from htrain.net.net import Attr, B, BatchDim, Shape
-from htrain.ops import OPS, joint, transfer
+from htrain.ops import OPS, joint, joint_passes, transfer
 from htrain.ops.accelerated import accelerated_type
 from htrain.ops.base import constant_of
 
@@ -446,10 +446,10 @@ NOT_SAMPLED = {
     ),
     **dict.fromkeys(
         (
-            *(d.type for family in (joint, transfer) for d in family.DEFINITIONS),
+            *(d.type for family in (joint, joint_passes, transfer) for d in family.DEFINITIONS),
             *(accelerated_type(d.type) for d in OPS.values() if d.accelerated),
         ),
-        "only as a net runs: tests/ops/test_accelerated.py, tests/ops/test_joint.py, tests/transform/test_accelerate.py",
+        "only as a net runs: tests/ops/test_accelerated.py, tests/ops/test_joint.py, tests/transform/test_accelerate.py, tests/executor/strategies/lookahead",
     ),
     **dict.fromkeys(
         ("QuantizeRows", "DequantizeRows", "TopK", "TopKWithFeedback", "SpreadTopK", "SpreadWhole"),
