@@ -17,8 +17,8 @@ from htrain.plan.plan import Plan
 from htrain.spec.cluster import Cluster
 
 _PLAN_CALLS, _READ_CALLS, _PLACE_CALLS, _STEP_CALLS = 3, 2, 5, 1  # for each table
-_PLAN_FINDS, _STEP_FINDS = 3, 1  # for each key
-_READ_COPIES, _PLACE_COPIES, _EVICTED_COPIES = 3, 12, 4  # of a row's bytes, read or written, each
+_PLAN_FINDS, _STEP_FINDS = 3, 0.25  # for each key; a step's are known by their places in the window
+_READ_COPIES, _PLACE_COPIES, _EVICTED_COPIES = 2, 4, 1  # of a row's bytes, read or written, each
 PASS_COPIES, MEAN_COPIES = 2, 4
 
 
