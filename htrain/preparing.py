@@ -264,9 +264,8 @@ def advise(
 
     total = dataset.num_examples()
     uncached = compiled(replace(options, cache=NoCache()))
-    require_trained_table(
-        uncached
-    )  # before a cache is compiled that the user may not have asked for, and is told has no effect
+    # Before a cache is compiled that the user may not have asked for, and is told has no effect.
+    require_trained_table(uncached)
     advice = advise_plan(
         compiled(options),
         uncached,

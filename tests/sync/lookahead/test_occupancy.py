@@ -98,3 +98,21 @@ def test_trainers_that_place_the_same_windows_place_them_alike(windows: list[lis
         other.find(np.arange(5))
         assert (one.place(np.array(keys, np.int64)).slots == other.place(np.array(keys, np.int64)).slots).all()
     assert (one.keys == other.keys).all()
+
+
+@given(
+    windows=st.lists(st.lists(st.integers(0, 60), unique=True, max_size=20), max_size=8),
+    undone=st.integers(0, 8),
+    sets=st.integers(1, 7),
+    ways=st.integers(1, 4),
+)
+def test_what_is_undone_leaves_those_that_were_here_before(
+    windows: list[list[int]], undone: int, sets: int, ways: int
+) -> None:
+    before, ahead = (Occupancy(CacheGeometry(sets, ways), 0) for _ in range(2))
+    kept = max(0, len(windows) - undone)
+    for keys in windows[:kept]:
+        before.place(np.array(keys, np.int64))
+    placements = [ahead.place(np.array(keys, np.int64)) for keys in windows]
+    for found, wanted in zip(ahead.residents(placements[kept:]), before.residents(), strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -1,9 +1,10 @@
 """The machines behind look-ahead caches, whoever of them is heard next: a seed draws it, and there is no clock, thread or sleep (cDLRM 4, 5).
 
-Each of these changes was made on purpose, and a test here failed with it: rows read before the window before is placed, or before what it drove out is
-stored; a window told to be placed before its writes are handed over; the writer taking its last job first, or counting a write before it is stored; a flush
-that does not wait, or does not hand over; victims that are not fetched; a window of its own number of batches, or of the trainer's own choice; a wait that
-heeds no stop, no error, or raises none on the trainer's side; no bound on writes that wait; a prefetcher that does not say that all is read.
+Each of these changes was made on purpose, and a test here failed with it: rows read before the window before is placed (without the patch), or before what it
+drove out is stored, and not put right; a flush that takes windows that are planned for placed; a window told to be placed before its writes are handed over;
+the writer taking its last job first, or counting a write before it is stored; a flush that does not wait, or does not hand over; victims that are not fetched;
+a window of its own number of batches, or of the trainer's own choice; a wait that heeds no stop, no error, or raises none on the trainer's side; no bound on
+writes that wait; a prefetcher that does not say that all is read.
 """
 
 import random

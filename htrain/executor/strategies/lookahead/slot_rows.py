@@ -14,9 +14,6 @@ from htrain.ops.lookahead_loops import read_rows, take_into, write_rows
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
 _CHUNK_BYTES = 32 << 20  # of pinned memory, twice: one part is copied while the host fills or empties the other
-_AHEAD_BYTES = (
-    512 << 20
-)  # of rows that come in, and of rows that leave: a window with more moves them in parts when it is placed
 
 
 class SlotRows(Protocol):

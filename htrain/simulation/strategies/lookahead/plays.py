@@ -62,10 +62,8 @@ class _Cache:
         placement = self._occupancy.place(keys)
         missed = [[ids[self._occupancy.find(ids) < 0] for ids in own] for own in batches]
         victims = np.concatenate([np.unique(np.concatenate(step)) for step in zip(*missed, strict=True)])
-        fetched, pushed = (
-            np.concatenate([keys[placement.fresh], victims]),
-            np.concatenate([placement.evicted_keys, victims]),
-        )
+        fetched = np.concatenate([keys[placement.fresh], victims])
+        pushed = np.concatenate([placement.evicted_keys, victims])
         asked = sum(ids.size for own in batches for ids in own) / trainers
         misses = sum(ids.size for own in missed for ids in own) / trainers
         return CacheRates(

@@ -112,7 +112,7 @@ def _apart(plan: Plan, device: str) -> Net:
 
 
 class _Windows(Source):
-    """One trainer's: its prefetcher, its writer, and what it does itself between its steps. The first one alone reads and writes the store."""
+    """One trainer's: its planner, its prefetcher, its writer, and what it does itself between its steps. The first one alone reads and writes the store."""
 
     def __init__(self, runs: RunsWindows, parts: BesideParts) -> None:
         assert isinstance(runs.plan.options.cache, LookAheadCache)
