@@ -1,16 +1,17 @@
 """Examples per second on a CUDA device: out of look-ahead caches, against PyTorch with (a) all tables on the device, (b) tables on the host.
 
     python tools/bench/lookahead_device.py [--batches 2048,8192,32768] [--times 1,2,8] [--steps 48] [--warm 96] [--rows 500000] [--runs 3]
-        [--device cuda] [--optimizer rowwise_adagrad] [--trace] [--out FILE]
+        [--zipf 1.05] [--locality 0.5] [--device cuda] [--optimizer rowwise_adagrad] [--trace] [--out FILE]
 
 A DLRM with 26 tables of `--rows` x 64 (bottom 13-512-256-64, top 512-512-256-1), one trainer in this process, batches that are in memory
 beforehand (cDLRM 7.1, Figure 3). The tables are `--times` as large as their caches; caches that are not as large as their tables look so far ahead that a
 window's ids fill 6 of 16 ways. PyTorch trains eagerly with sparse gradients; in (b) the rows of each batch go to the device and their gradients
 back; it steps with SGD, whatever `--optimizer` the tables of the caches have. The caches and (a) train `--warm` batches that do not count, then `--runs` times
 `--steps` that do; (b), which is slower, a fifth of both. Medians, and of the cached ones the least and the most, since a window that is placed delays the steps
-behind it. `hits` is the share of the distinct rows that steps found in the caches. `--trace` counts in a further run what the device was asked for, a step, and
-how often the host waited for it. With `--device cpu` the host stands in for the device: that the script runs. `--out` appends a line of JSON with the machine.
-The last lines are a table for the docs.
+behind it. `hits` is the share of the distinct rows that steps found in the caches. `stayed` is that of all lookups for which no row had to be brought, which is
+the hit rate of a cache that does not look ahead: `--zipf` and `--locality` of the ids set it. `--trace` counts in a further run what the device was asked
+for, a step, and how often the host waited for it. With `--device cpu` the host stands in for the device: that the script runs. `--out` appends a line of
+JSON with the machine. The last lines are a table for the docs.
 """
 
 import argparse
@@ -46,7 +47,7 @@ from htrain.spec.tree import with_flags
 
 MODEL = str(Path(__file__).parents[2] / "models" / "dlrm.py:build_64")
 TRAINER = "trainer:0:0"
-_WAYS = 16
+_WAYS, _TABLES = 16, 26
 
 
 class OnHost(nn.Module):
@@ -66,7 +67,7 @@ class Eager:
 
     def __init__(self, asked: argparse.Namespace, *, on_host: bool) -> None:
         self._device, self._ids = asked.device, "cpu" if on_host else asked.device
-        model = load_model(MODEL, open_data(f"synthetic:?table_rows={asked.rows}").schema).module
+        model = load_model(MODEL, open_data(_log(asked)).schema).module
         tables: list[nn.Parameter] = []
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
@@ -122,7 +123,7 @@ def cached(
     keep_pages()  # as every role does
     cluster = replace(this_machine(groups=1, trainers=1, group_ps=0, sparse_ps=0), trainer_memory=64 << 30)
     with tempfile.TemporaryDirectory() as folder:
-        data = f"synthetic:?table_rows={asked.rows}"
+        data = _log(asked)
         plan = htrain.compile(MODEL, data=data, cluster=cluster, options=options, self_check=False)
         plan.save(Path(folder) / "plan")
         network = Network("inproc")
@@ -131,7 +132,7 @@ def cached(
         trainer = role.trainer
         assert trainer
         role.start({}, Feed(iter(batches), START, 64, role.watch.activity("reader")))
-        ends = []
+        ends, brought = [], []
         for run in range(asked.runs + 1 + asked.trace):
             with traced(lambda: trainer.totals.steps) if run > asked.runs else nullcontext():
                 while trainer.totals.steps < _ends(asked)[run + 1]:
@@ -139,9 +140,12 @@ def cached(
                         raise role.error
                     time.sleep(0.0002)
                 ends.append(time.monotonic())
+                brought.append(role.metrics()["caches"]["loaded"])
         while not trainer.finished:
             time.sleep(0.01)
         counts = role.metrics()["caches"]
+        lookups = _TABLES * batch_size * (_ends(asked)[asked.runs + 1] - _ends(asked)[1])
+        counts["stayed"] = 1 - (brought[asked.runs] - brought[0]) / lookups
         role.stop()
         network.close()
     return [end - began for began, end in itertools.pairwise(ends[: asked.runs + 1])], counts
@@ -165,7 +169,8 @@ def main() -> None:
         else f"{platform.machine()}, {torch.get_num_threads()} threads"
     )
     print(
-        f"{machine}, torch {torch.__version__}, 26 tables of {asked.rows:,} rows x 64, {asked.optimizer}, EPS, medians of {asked.runs} runs"
+        f"{machine}, torch {torch.__version__}, 26 tables of {asked.rows:,} rows x 64, ids by Zipf's law ({asked.zipf}, locality {asked.locality}), "
+        f"{asked.optimizer}, EPS, medians of {asked.runs} runs"
     )
     lines = []
     for size in map(int, asked.batches.split(",")):
@@ -183,7 +188,7 @@ def main() -> None:
             found = {name: [size * steps.get(name, asked.steps) / s for s in each] for name, each in took.items()}
             mid = {name: statistics.median(values) for name, values in found.items()}
             hits = counts["hits"] / max(1, counts["hits"] + counts["misses"])
-            own = f"{mid['cached']:,.0f} | {min(found['cached']):,.0f}, {max(found['cached']):,.0f} | {hits:.2%}"
+            own = f"{mid['cached']:,.0f} | {min(found['cached']):,.0f}, {max(found['cached']):,.0f} | {hits:.2%} | {counts['stayed']:.1%}"
             others = f"{mid['device']:,.0f} | {mid['host']:,.0f} | {mid['cached'] / mid['device']:.2f} | {mid['cached'] / mid['host']:.2f}"
             lines.append(f"| {size:,} | {times} | {own} | {others} |")
             print(lines[-1], flush=True)
@@ -193,9 +198,9 @@ def main() -> None:
                     more = {"optimizer": asked.optimizer, "caches": counts, "times": times}
                     file.write(json.dumps({**line, **more}) + "\n")
     print(
-        "\n| batch | tables over cache | out of caches | least, most | hits | tables on the device | on the host | to the device | to the host |"
+        "\n| batch | tables over cache | out of caches | least, most | hits | stayed | tables on the device | on the host | to the device | to the host |"
     )
-    print("|---|---|---|---|---|---|---|---|---|", *lines, sep="\n")
+    print("|" + 10 * "---|", *lines, sep="\n")
 
 
 def _arguments() -> argparse.Namespace:
@@ -206,6 +211,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=96)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--zipf", type=float, default=1.05)
+    parser.add_argument("--locality", type=float, default=0.5)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "rowwise_adagrad", "adagrad"])
     parser.add_argument("--trace", action="store_true")
@@ -284,8 +291,12 @@ def waits(counted: Counter[tuple[str, str]], device: str) -> Iterator[None]:
 
 
 def _batches(batch: int, asked: argparse.Namespace) -> list[Batch]:
-    data = open_data(f"synthetic:?rows={batch * _ends(asked)[-1]}&table_rows={asked.rows}")
+    data = open_data(f"{_log(asked)}&rows={batch * _ends(asked)[-1]}")
     return list(data.batches(batch_size=batch, shard=0, num_shards=1, epochs=1, start=START, malformed=Malformed()))
+
+
+def _log(asked: argparse.Namespace) -> str:
+    return f"synthetic:?table_rows={asked.rows}&zipf={asked.zipf}&locality={asked.locality}"
 
 
 def _ends(asked: argparse.Namespace) -> list[int]:
