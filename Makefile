@@ -6,17 +6,14 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(len(os.sched_getaffinity(0
 
 .PHONY: demo test site lint clean
 
-demo: .venv/ready
+demo: .venv/compiled
 	$(BIN)/python tools/demo.py
 
 test: .venv/ready
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(MAKE) --jobs 2 .venv/compiled lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-site: .venv/ready
+site: .venv/compiled
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir build/site
 
 lint: .venv/ready
@@ -27,8 +24,13 @@ lint: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,mpi]'
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev,mpi]'
+	touch $@
+
+# Bytecode of what has been installed, which pip would make with one core, and before anything else. Some packages hold files of another Python.
+.venv/compiled: .venv/ready
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch $@
 
 clean:

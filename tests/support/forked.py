@@ -284,10 +284,19 @@ def _play(module: str, words: list[str], cwd: str, held: tuple[str, str] | None)
     import_module("htrain.__main__").main()
 
 
+def _compile_once() -> None:
+    """What the first export of a process makes for all others, as what PyTorch's operators are made of, is a third of a command that compiles."""
+    api = import_module("htrain.api")
+    root = Path(__file__).parents[2]
+    api.compile(str(root / "models" / "dlrm.py"), data="synthetic:?rows=1000&table_rows=100", self_check=True)
+
+
 def main() -> None:
     descriptor, *imported = sys.argv[1:]
     for name in imported:
         import_module(name)
+    if "htrain.api" in imported:
+        _compile_once()
     if "paced" in imported:
         import_module("paced").pace_trainers()
     gc.freeze()  # as a supervisor does: a collection in a command would write to all pages that it shares

@@ -93,16 +93,16 @@ def test_a_sparse_ps_that_is_killed_goes_back_to_its_last_rows_and_nobody_else_d
 def test_a_run_whose_sparse_ps_was_killed_comes_to_the_end_of_its_data(
     run: Callable[..., Started], plan: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "run"
-    process = run("--epochs", "40", "--json", "--checkpoint-seconds", "2")
+    folder, epochs = tmp_path / "run", 25
+    process = run("--epochs", str(epochs), "--json", "--checkpoint-seconds", "2")
     wait_for_a_checkpoint(folder, process)
     taken_back = go_back("sparse_ps:0", folder, process)
     document, said = process.communicate(timeout=180)
     assert process.returncode == 0, said
     found = json.loads(document)
-    assert (found["begun_again"], found["retries"], found["examples"]) == (1, taken_back, 40 * 3000)
+    assert (found["begun_again"], found["retries"], found["examples"]) == (1, taken_back, epochs * 3000)
     assert [f"{found['set_back']:,}"] == [examples for _, examples in LOST.findall(said)]
-    assert (owed(folder).sum(), owed(folder).min() > 0) == (40 * 3000 * 26, True)
+    assert (owed(folder).sum(), owed(folder).min() > 0) == (epochs * 3000 * 26, True)
 
 
 def test_without_a_checkpoint_to_take_rows_from_all_begin_again(
