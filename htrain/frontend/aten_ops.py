@@ -8,14 +8,16 @@ import torch
 from torch import fx
 
 from htrain.errors import ModelError
+from htrain.frontend.aten_bags import BAGS
 from htrain.frontend.aten_draws import WHOLE_DRAWS
 from htrain.frontend.aten_forms import Call, Handler, argument, in_its_dtype, refuse
 from htrain.frontend.aten_fourier import FOURIER, OF_COMPLEX
 from htrain.frontend.aten_index import INDEX
 from htrain.frontend.aten_matrix import MATRIX
+from htrain.frontend.aten_numbers import NUMBERS
 from htrain.frontend.aten_shapes import SHAPES, get_item
 from htrain.frontend.aten_torch import TORCH
-from htrain.frontend.aten_training import TRAINING
+from htrain.frontend.aten_training import GHOST, TRAINING
 from htrain.frontend.custom_functions import ARRIVING
 from htrain.frontend.translation import Translation, dtype_name
 from htrain.frontend.unwritten import UNWRITTEN
@@ -136,27 +138,6 @@ def _embedding(t: Translation, call: Call) -> None:
     else:  # the padding row is read, and takes no gradient from here
         rows = t.step(call.node, "Gather", (weight, ids), {"axis": 0})
         t.names[call.node] = without_padding_gradient(t.builder, rows, ids, padding, module=t.module_of(call.node))
-
-
-def _embedding_bag(t: Translation, call: Call) -> None:
-    weight, ids, offsets, weights, mode, padding, closed = call.args
-    name = t.blob(weight)
-    if name not in t.tables:
-        raise refuse(t, call, f"'{name}' is also used outside of lookups, or its ids depend on no input")
-    inputs = [name, t.blob(ids)]
-    if offsets is not None:
-        starts = t.blob(offsets)
-        if closed:
-            raise refuse(t, call, "include_last_offset: give the starts of the bags only")
-        inputs.append(starts)
-    if weights is not None:
-        inputs.append(t.blob(weights))
-    t.add(
-        call.node,
-        "EmbeddingBag",
-        inputs,
-        {"mode": str(mode), "padding_idx": int(padding), "weighted": weights is not None},
-    )
 
 
 def _cast(t: Translation, call: Call) -> None:
@@ -305,6 +286,7 @@ HANDLERS: dict[str, Handler] = {
         for name, handler in {
             **TORCH,
             **_FORMS,
+            **NUMBERS,
             **SHAPES,
             **INDEX,
             **MATRIX,
@@ -314,7 +296,8 @@ HANDLERS: dict[str, Handler] = {
         }.items()
     },
     **UNWRITTEN,
-    "htrain.embedding_bag.default": _embedding_bag,
+    **BAGS,
+    **GHOST,
     "htrain.bounded_rows.default": _bounded_rows,
     "<built-in function getitem>": get_item,
     ARRIVING: _arriving_gradient,

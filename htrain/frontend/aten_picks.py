@@ -100,6 +100,23 @@ def select(t: Translation, call: Call) -> None:
     t.add(call.node, "Gather", (flat, places), {"axis": 0})
 
 
+def _masked_scatter(t: Translation, call: Call) -> None:
+    """x with the elements of a source, one after another, where a mask is true. Raises ModelError for one that no batch changes."""
+    source, mask, given = call.args
+    shape = t.shape(call.node)
+    if not any(isinstance(d, BatchDim) for d in shape):
+        raise refuse(t, call, "what it assigns to must have the batch as a dimension: use torch.where")
+    mixes_batch(t, call, (0,))
+    name, of_mask = (t.broadcast(call.node, t.blob(node), shape) for node in (source, mask))
+    places = t.step(call.node, "FlatNonZero", (of_mask,))
+    ones = t.step(call.node, "Cast", (t.step(call.node, "Equal", (places, places)),), {"to": "int64"})
+    counted = t.step(call.node, "Sub", (t.step(call.node, "CumSum", (ones,), {"axis": 0}), t.blob(1)))
+    flat, elements = (t.step(call.node, "Reshape", (each,), {"shape": (-1,)}) for each in (name, t.blob(given)))
+    values = t.step(call.node, "Gather", (elements, counted), {"axis": 0})
+    put = t.step(call.node, "Scatter", (flat, places, values), {"dim": 0})
+    t.add(call.node, "Reshape", (put,), {"shape": t.open_shape(call.node)})
+
+
 def _together(a: Shape, b: Shape) -> Shape:
     rank = max(len(a), len(b))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in (a, b)]
@@ -164,6 +181,7 @@ def _unique(t: Translation, call: Call) -> None:
 
 
 PICKS: dict[str, Handler] = {
+    "masked_scatter.default": _masked_scatter,
     "nonzero.default": _nonzero,
     "_unique2.default": _unique,
 }

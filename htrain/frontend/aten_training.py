@@ -1,6 +1,6 @@
 """ATen ops of what a module does while it trains alone: dropout, noise, and batch norms that move their running statistics."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,18 +24,39 @@ def _batch_norm(t: Translation, call: Call) -> None:
     assert isinstance(source, fx.Node)
     if not training:
         raise refuse(t, call, "a batch norm whose statistics are not those of the model: give it running statistics")
-    x, width = source.meta["val"], source.meta["val"].shape[1]
-    if any(set(node.users) - {call.node} and not _only_kept(node, call.node) for node in statistics):
-        raise refuse(t, call, "its running statistics are read elsewhere, too")
-    affine = [
-        t.constant(fill((width,), dtype=x.dtype), module=t.module_of(call.node)) if given is None else t.blob(given)
-        for given, fill in ((scale, torch.ones), (bias, torch.zeros))
-    ]
-    held = [t.statistic(node) for node in statistics]
+    held = _held(t, call, statistics)
+    inputs = (t.blob(source), *_affine(t, call, scale, bias), *held)
     attrs: dict[str, Attr] = {"eps": float(epsilon), "momentum": float(momentum)}
-    outputs = t.builder.add("BatchNorm", (t.blob(source), *affine, *held), attrs=attrs, module=t.module_of(call.node))
+    outputs = t.builder.add("BatchNorm", inputs, attrs=attrs, module=t.module_of(call.node))
     t.parts[call.node] = (*outputs, *held)
     mixes_batch(t, call, (0,), "a batch norm")
+
+
+def _ghost_batch_norm(t: Translation, call: Call) -> None:
+    """A batch norm of each chunk of `size` examples (htrain.frontend.ghost_batches)."""
+    source, scale, bias, mean, variance, size, momentum, epsilon = call.args
+    held = _held(t, call, [node for node in (mean, variance) if node is not None])
+    inputs = (t.blob(source), *_affine(t, call, scale, bias), t.blob(size), *held)
+    t.add(call.node, "GhostBatchNorm", inputs, {"eps": float(epsilon), "momentum": float(momentum)})
+    mixes_batch(t, call, (0,), "a batch norm of chunks")
+
+
+def _held(t: Translation, call: Call, statistics: Sequence[fx.Node]) -> list[str]:
+    """The running statistics of a norm. Raises ModelError for those that something else reads, too."""
+    if any(set(node.users) - {call.node} and not _only_kept(node, call.node) for node in statistics):
+        raise refuse(t, call, "its running statistics are read elsewhere, too")
+    return [t.statistic(node) for node in statistics]
+
+
+def _affine(t: Translation, call: Call, scale: fx.Node | None, bias: fx.Node | None) -> list[str]:
+    """The scale and bias of a norm: ones and zeros where it has none."""
+    x = call.tensor
+    return [
+        t.constant(fill((x.shape[1],), dtype=x.dtype), module=t.module_of(call.node))
+        if given is None
+        else t.blob(given)
+        for given, fill in ((scale, torch.ones), (bias, torch.zeros))
+    ]
 
 
 def _frozen_batch_norm(t: Translation, call: Call) -> None:
@@ -188,6 +209,7 @@ def _drawn(t: Translation, call: Call, like: fx.Node, type: str, attrs: Mapping[
     return name
 
 
+GHOST: dict[str, Handler] = {"htrain.ghost_batch_norm.default": _ghost_batch_norm}
 TRAINING: dict[str, Handler] = {
     **{name.removeprefix("aten."): _normal for name in NORMAL},
     **{name.removeprefix("aten."): _uniform for name in UNIFORM},

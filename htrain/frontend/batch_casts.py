@@ -1,4 +1,4 @@
-"""float(), int() and some functions of math of the size of a batch while a model is captured: Python's own make a number that fixes the batch."""
+"""float(), int() and some functions of math and numpy of the size of a batch while a model is captured: their own fix the batch, or know no symbols."""
 
 import builtins
 import math
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -50,22 +51,46 @@ def _log2(x: Any, /) -> Any:
     return _log(x, 2) if isinstance(x, _SYMBOLS) else math.log2(x)
 
 
-class _Math:
-    """The module math, of which functions that are not told here are its own."""
+def _of_symbols(original: Any, of_symbol: Callable[..., Any]) -> Any:
+    """A function of numpy, but of symbols, which numpy takes for objects that it knows nothing of."""
 
-    sqrt, log, log2 = staticmethod(_root), staticmethod(_log), staticmethod(_log2)
+    def function(*given: Any, **named: Any) -> Any:
+        symbols = not named and any(isinstance(value, _SYMBOLS) for value in given)
+        return of_symbol(*given) if symbols else original(*given, **named)
+
+    return function
+
+
+class _Module:
+    """A module, of which functions that are not told here are its own."""
+
+    def __init__(self, module: Any, told: dict[str, Any]) -> None:
+        self._module = module
+        self.__dict__.update(told)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(math, name)
+        return getattr(self._module, name)
 
 
-_OF_MATH: tuple[tuple[Any, Any], ...] = ((math.sqrt, _root), (math.log, _log), (math.log2, _log2))
+_MODULES: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (math, {"sqrt": _root, "log": _log, "log2": _log2}),
+    (
+        np,
+        {
+            "sqrt": _of_symbols(np.sqrt, _root),
+            "log": _of_symbols(np.log, _log),
+            "log2": _of_symbols(np.log2, _log2),
+            "log10": _of_symbols(np.log10, lambda x: _log(x, 10)),
+        },
+    ),
+)
+_FUNCTIONS = tuple((getattr(module, name), ours) for module, told in _MODULES for name, ours in told.items())
 _IN_PLACE_OF: dict[str, Any] = {"float": _Float, "int": _Int}
 
 
 @contextmanager
 def symbolic_casts(model: nn.Module) -> Iterator[None]:
-    """Within, the code of the model's own modules gets a symbol from float(), int() and math.sqrt(), log() and log2() of one.
+    """Within, the code of the model's own modules gets a symbol from float(), int(), and sqrt(), log() and log2() of math and numpy of one.
 
     Names are put into the globals of its files alone: what asks there whether a type is float gets another answer, so that it is only for a model that
     cannot be captured without.
@@ -87,8 +112,10 @@ def symbolic_casts(model: nn.Module) -> Iterator[None]:
 def _replaced(names: dict[str, Any]) -> list[tuple[str, Any]]:
     """What stands in for which global name of a file."""
     found = [(name, value) for name, value in _IN_PLACE_OF.items() if name not in names]
-    found += [(name, ours) for name, value in names.items() for theirs, ours in _OF_MATH if value is theirs]
-    return found + [(name, _Math()) for name, value in names.items() if value is math]
+    found += [(name, ours) for name, value in names.items() for theirs, ours in _FUNCTIONS if value is theirs]
+    return found + [
+        (name, _Module(module, told)) for name, value in names.items() for module, told in _MODULES if value is module
+    ]
 
 
 def _globals_of(model: nn.Module) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from htrain.errors import ModelError
+from htrain.frontend.ghost_batches import Chunks, chunks_of
 
 _CHUNKS = frozenset({torch.chunk, torch.Tensor.chunk})
 _SPLITS = frozenset({torch.split, torch.Tensor.split})
@@ -27,6 +28,8 @@ class BatchParts(TorchFunctionMode):
             found = _sizes(func, *args, **given)
             if found is not None:
                 return _slices(args[0], *found)
+            if (chunks := _chunks(func, *args, **given)) is not None:
+                return chunks
         if func is torch.cdist and _has_batch(*args[:2]):
             given = {**given, "compute_mode": "donot_use_mm_for_euclid_dist"}  # else more than 25 rows are another op
         if func in (torch.pdist, torch.nn.functional.pdist) and _has_batch(args[0]):
@@ -53,6 +56,19 @@ def _sizes(func: Any, x: Any, parts: Any = None, dim: int = 0, **given: Any) -> 
         return None
     whole = int(count)
     return ([size // whole] * whole, dim) if _divides(size, whole) else None
+
+
+def _chunks(func: Any, x: Any, parts: Any = None, dim: int = 0, **given: Any) -> Chunks | None:
+    """A batch in chunks of which a larger one has more, or that are larger there and of unlike sizes; None for what is cut otherwise."""
+    parts = next((given[name] for name in ("chunks", "split_size_or_sections", "split_size") if name in given), parts)
+    whole = isinstance(parts, int | torch.SymInt) and not isinstance(parts, bool)
+    if given.get("dim", dim) or not isinstance(x, torch.Tensor) or not x.dim() or not whole:
+        return None
+    if not isinstance(x.shape[0], torch.SymInt):
+        return None
+    if func in _SPLITS and isinstance(parts, torch.SymInt) and (x.shape[0].node.expr / parts.node.expr).is_number:
+        return None  # as many for any batch
+    return chunks_of(x, count=parts) if func in _CHUNKS else chunks_of(x, size=parts)
 
 
 def _divides(size: torch.SymInt, count: int) -> bool:

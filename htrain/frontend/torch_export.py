@@ -57,14 +57,15 @@ SUPPOSED = "htrain_supposed"  # in the meta of a program's module: the lines tha
 _LARGEST = 1 << 31  # with no bound, torch asks for one where the number of elements would not be an int64
 _WRITING = ("batch_norm.default",)
 _FIXED = (
-    "write it for any number of examples; if, range() and numpy's functions of the number, a loop over a batch, its first few examples, "
-    "and a shape with a number for the batch hold for one batch only"
+    "write it for any number of examples; if, range() and other functions of numpy than sqrt and log of the number (torch.arange for np.arange), a loop over "
+    "a batch, its first few examples, and a shape with a number for the batch hold for one batch only"
 )
 _VALUES = (
     "an if, bool(), int(), float() or range() of a tensor, or of how many elements a mask picks, has no place in a net; use torch.where, or weights of 0 "
     "and 1; sums over what a mask picks are 0 where it picks nothing: divide them by max(len(picked), 1)"
 )
 _ANOTHER_WAY = f"its code goes another way by the values of a batch: {_VALUES}"
+_NUMPY_OF_A_SYMBOL = ("of type SymInt", "of type SymFloat", "np.ndarray of type numpy.object_")
 _BY_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound")
 
 
@@ -186,6 +187,8 @@ def _one_line(error: BaseException) -> str:
     """What torch says, in words that help."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any("Constraints violated" in line or ("batch" in line and "specializ" in line) for line in lines):
+        return f"the model's code fixes the batch dimension: {_FIXED}"
+    if isinstance(error, TypeError) and any(words in line for line in lines for words in _NUMPY_OF_A_SYMBOL):
         return f"the model's code fixes the batch dimension: {_FIXED}"
     if type(error).__name__ in _BY_VALUES:
         return _ANOTHER_WAY

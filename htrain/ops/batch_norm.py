@@ -1,14 +1,17 @@
 """Batch normalization over the examples that one trainer has in a batch, and the running statistics that evaluation normalizes by.
 
     y, mean[C], invstd[C] = BatchNorm(x[B,C,...], scale[C], bias[C], running_mean[C], running_variance[C])
+    y                     = GhostBatchNorm(x, scale, bias, size[], running_mean[C], running_variance[C])
     y                     = BatchNormalization(x, scale, bias, running_mean, running_variance)
 
 BatchNorm normalizes by the batch's own mean and variance, and moves the running ones towards them by `momentum`, as torch.nn.BatchNorm1d does
 while it trains. The running statistics are state of the net, and are read by no step: all contexts of a device add to them without locks (Hogwild), and
 the background sync takes the mean of those of groups. Without them (`track_running_stats=False`) evaluation, too, normalizes by its batch.
 
-A batch of one value a channel has no variance: PyTorch refuses it; here, where it is what is left of an epoch, y is the bias, and the statistics stay. So they
-do in the empty batches of trainers in lockstep that have no data left.
+GhostBatchNorm does so to each chunk of `size` examples, one after another; the last one may have fewer.
+
+A batch, or a chunk, of one value a channel has no variance: PyTorch refuses it; here, where it is what is left of an epoch, y is the bias, and
+the statistics stay. So they do in the empty batches of trainers in lockstep that have no data left.
 """
 
 from collections.abc import Sequence
@@ -51,6 +54,38 @@ def _batch_norm_gradient(
     return tuple(found[place] for place in wrt)
 
 
+def _chunks(x: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.split(max(int(size), 1))
+
+
+def _ghost(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+    size: torch.Tensor,
+    *statistics: torch.Tensor,
+    eps: float,
+    momentum: float,
+) -> torch.Tensor:
+    parts = [_batch_norm(part, scale, bias, *statistics, eps=eps, momentum=momentum) for part in _chunks(x, size)]
+    return torch.cat([part[0] for part in parts])
+
+
+def _ghost_gradient(
+    x: torch.Tensor, scale: torch.Tensor, size: torch.Tensor, dy: torch.Tensor, *, eps: float, wrt: tuple[int, ...]
+) -> tuple[torch.Tensor, ...]:
+    """The mean and deviation of each chunk are computed again: how many there are is no multiple of the batch."""
+    found = []
+    for part, gradient in zip(_chunks(x, size), _chunks(dy, size), strict=True):
+        _, mean, invstd = _batch_norm(part, scale, torch.zeros_like(scale), eps=eps, momentum=0.0)
+        found.append(_batch_norm_gradient(part, scale, mean, invstd, gradient, eps=eps, wrt=wrt))
+    columns = zip(*found, strict=True)
+    return tuple(
+        torch.cat(column) if place == 0 else torch.stack(column).sum(0)
+        for place, column in zip(wrt, columns, strict=True)
+    )
+
+
 def _by_statistics(
     x: torch.Tensor,
     scale: torch.Tensor,
@@ -76,6 +111,17 @@ def _rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) 
     return [next(made) if place in wrt else "" for place in range(len(op.inputs))]
 
 
+def _ghost_rule(builder: Builder, op: Op, dys: Sequence[str], wanted: Sequence[bool]) -> Sequence[str]:
+    wrt = tuple(place for place in range(3) if wanted[place]) if dys[0] else ()
+    if not wrt:
+        return [""] * len(op.inputs)
+    names = gradient_names(builder, op, wrt)
+    attrs = {"eps": op.attrs["eps"], "wrt": wrt}
+    inputs = (op.inputs[0], op.inputs[1], op.inputs[3], dys[0])
+    made = iter(builder.add("GhostBatchNormGradient", inputs, attrs=attrs, module=op.module, outputs=names))
+    return [next(made) if place in wrt else "" for place in range(len(op.inputs))]
+
+
 def _gradient_shapes(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Any]:
     places = op.attrs["wrt"]
     assert isinstance(places, tuple)
@@ -91,6 +137,18 @@ def _in_evaluation(op: Op) -> Op:
     if len(op.inputs) == 3:
         return op
     return replace(op, type="BatchNormalization", outputs=op.outputs[:1], attrs={"epsilon": op.attrs["eps"]})
+
+
+def _ghost_statistics(op: Op) -> tuple[int, ...]:
+    return tuple(range(4, len(op.inputs)))
+
+
+def _ghost_in_evaluation(op: Op) -> Op:
+    """By the running statistics, where there are any: chunks do not matter then."""
+    if len(op.inputs) == 4:
+        return op
+    inputs = (*op.inputs[:3], *op.inputs[4:])
+    return replace(op, type="BatchNormalization", inputs=inputs, attrs={"epsilon": op.attrs["eps"]})
 
 
 def _cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], batch_size: int) -> Cost:
@@ -110,6 +168,17 @@ DEFINITIONS = (
         writes=_statistics,
         in_evaluation=_in_evaluation,
     ),
+    OpDef(
+        "GhostBatchNorm",
+        _ghost,
+        same_as_input(0),
+        _cost,
+        _ghost_rule,
+        effects=True,
+        writes=_ghost_statistics,
+        in_evaluation=_ghost_in_evaluation,
+    ),
+    OpDef("GhostBatchNormGradient", _ghost_gradient, _gradient_shapes, _cost, gradient=None, many=True),
     OpDef("BatchNormGradient", _batch_norm_gradient, _gradient_shapes, _cost, gradient=None, many=True),
     OpDef("BatchNormalization", _by_statistics, gradient=None),
 )

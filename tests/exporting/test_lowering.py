@@ -21,7 +21,7 @@ from htrain.ops.builder import NetBuilder
 
 OF_GRADIENTS = ("SumLike", "ZerosLike", "GradientSeed", "ReshapeLike", "FCInputGradient", "ClipTogether", "DecayedRows")
 OF_LOSSES = ("BceWithLogits", "Bce", "MeanSquaredError", "OwnLoss")
-NOT_FORWARD = (*OF_GRADIENTS, *OF_LOSSES, "Dropout", "BatchNorm")
+NOT_FORWARD = (*OF_GRADIENTS, *OF_LOSSES, "Dropout", "BatchNorm", "GhostBatchNorm")
 FORWARD = [s for s in (*UNARY, *BINARY, *MATRIX, *REDUCTIONS, *SHAPES, *OF_TORCH) if s.type not in NOT_FORWARD]
 
 

@@ -14,6 +14,7 @@ from htrain.self_check.capture import capture_model
 from htrain.self_check.ours import Ours
 from htrain.self_check.values import Table, Values
 from htrain.spec.options import Options
+from tests.frontend.test_torch_model import interpret
 
 Forward = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 UPPER = torch.ones(4, 4).triu(1).bool()
@@ -214,3 +215,36 @@ def test_len_is_python_s_own_afterwards() -> None:
     capture(Indexed(FORWARDS["flat places"]), {"ids": torch.zeros(3, 4, dtype=torch.int64)})
     assert len is before
     assert len(torch.zeros(3)) == 3
+
+
+ASSIGNED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "rows": lambda x, m: x.masked_scatter((m > 0)[:, None], x[m > 0] * 2),
+    "places": lambda x, m: torch.masked_scatter(x * 1, x > 0.3, x.flip(1).exp()),
+    "the same of all": lambda x, m: x.masked_scatter(torch.tensor([True, False, True]), x.reshape(-1)),
+    "a column to rows": lambda x, m: x[:, :1].masked_scatter(x.flip(1) > 0.3, x.exp()),
+    "in place": lambda x, m: (x * 2).masked_scatter_((m > 0)[:, None].expand_as(x), x[m > 0][:, [2, 0, 1]]),
+}
+
+
+@pytest.mark.parametrize("name", ASSIGNED)
+def test_elements_that_a_mask_scatters_are_pytorchs(name: str) -> None:
+    class Scattered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.top = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+            return ASSIGNED[name](self.top(x), m).sum(1)
+
+    module, example = Scattered(), {"x": torch.ones(4, 3), "m": torch.ones(4, dtype=torch.int64)}
+    captured = capture(module, example)
+    values, drawn = {**dict(module.named_parameters()), **captured.values}, torch.Generator().manual_seed(0)
+    for batch, share in ((1, 0), (1, 1), (5, 0), (5, 2), (4, 1)):
+        given = {
+            "x": torch.randn(batch, 3, generator=drawn),
+            "m": torch.arange(batch) % max(share, 1) * (share > 1) + (share == 1),
+        }
+        with torch.no_grad():
+            torch.testing.assert_close(interpret(captured.net, values, given, batch), module(**given))
+    model = capture_model(module, schema=CRITEO, example_inputs=example, logit="", label="")
+    assert model.compare(Options()) == ()

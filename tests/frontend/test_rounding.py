@@ -28,7 +28,16 @@ SMOOTH: dict[str, Form] = {
     **FORMS,
     "sign": lambda x, y: torch.sign(x) * y + torch.sgn(y),
     "rounded": lambda x, y: (5 * x).round() + (5 * x).floor() * y + (5 * y).ceil() + (3 * y).trunc() + torch.frac(x),
+    "to decimals": lambda x, y: torch.round(x, decimals=1) * y + torch.round(40 * y, decimals=-1) + y.round(decimals=0),
     "added noise": lambda x, y: x + torch.sign(x) * torch.nn.functional.normalize(y, dim=1),
+}
+
+
+SOFT: dict[str, Form] = {
+    "sharp": lambda x, y: nn.functional.softplus(4 * x, 2.0, 1.5) * y,
+    "flat": lambda x, y: nn.Softplus(0.5, threshold=3)(9 * x),
+    "early": lambda x, y: nn.functional.softplus(x - y, threshold=0.2),
+    "far": lambda x, y: nn.functional.softplus(30 * x, beta=1.5, threshold=40),
 }
 
 
@@ -44,10 +53,10 @@ class Steps(nn.Module):
         return self.top(self.form(x, y) + x).squeeze(1)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("name", [*SMOOTH, *SOFT])
 def test_gradients_of_steps_are_pytorchs(name: str) -> None:
     ids = {"ids": torch.zeros(4, dtype=torch.int64)}
-    model = capture_model(Steps(SMOOTH[name]), schema=CRITEO, example_inputs=ids, logit="", label="")
+    model = capture_model(Steps({**SMOOTH, **SOFT}[name]), schema=CRITEO, example_inputs=ids, logit="", label="")
     assert model.compare(Options()) == ()
 
 
@@ -58,6 +67,18 @@ class Places(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return self.form(x, y)
+
+
+@pytest.mark.parametrize("name", [*SOFT, "to decimals"])
+def test_what_is_soft_or_rounded_is_pytorchs_at_its_edges(name: str) -> None:
+    form = {**SMOOTH, **SOFT}[name]
+    x = torch.tensor(
+        [-torch.inf, -90.0, -1.5, -0.25, -0.0, 0.1, 0.75, 1.0, 2.5, 6.0, 19.99, 27.5, 1e30, torch.inf, torch.nan]
+    )
+    for dtype in (torch.float32, torch.float64):
+        net = capture(Places(form), {"x": torch.ones(3, dtype=dtype), "y": torch.ones(3, dtype=dtype)}).net
+        given = {"x": x.to(dtype), "y": x.flip(0).to(dtype)}
+        torch.testing.assert_close(interpret(net, {}, given, len(x)), form(**given), equal_nan=True)
 
 
 _NETS = {

@@ -1,10 +1,12 @@
 """Numbers that Python code makes of a batch's size, or takes out of a tensor, are those of each batch, not of the example."""
 
 import math
+import sys
 from collections.abc import Callable
 from math import log as natural
 from math import sqrt as root
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -171,6 +173,32 @@ def _float(x: torch.Tensor) -> torch.Tensor:
     assert isinstance(len([1]), int)
     bits = math.log(len(x)) - math.log(x.shape[0] / 2, 10) + math.log2(3 * len(x)) + natural(2.0 + x.size(0))
     return x / math.sqrt(len(x)) * shares + bits + root(x.shape[0] * 2.0) / int(x.size(0) / 2 + 1)
+
+
+def _by_numpy(x: torch.Tensor) -> torch.Tensor:
+    whole = int(np.ceil(len(x) / 2)) + np.prod(x.shape[1:]) + np.arange(4)[1] + np.sqrt(2, dtype=np.float32)
+    return x / np.sqrt(x.shape[0]) + whole * np.log(len(x) + 1) - np.log2(len(x)) * np.log10(x.size(0) / 2)
+
+
+def test_functions_of_numpy_of_the_batch_size_are_of_each_batch() -> None:
+    class Counted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return _by_numpy(x)
+
+    net = capture(Counted(), {"x": torch.ones(6, 2)}).net
+    for batch in (1, 2, 3, 17):
+        x = torch.linspace(-1, 2, 2 * batch).view(batch, 2)
+        torch.testing.assert_close(interpret(net, {}, {"x": x}, batch), _by_numpy(x))
+    assert np is sys.modules["numpy"]
+
+
+def test_an_array_of_numpy_that_is_as_long_as_a_batch_is_refused_with_its_line() -> None:
+    class Ones(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[np.arange(len(x))]
+
+    with pytest.raises(ModelError, match=r"other functions of numpy than .*test_symbolic_numbers.py:\d+\)$"):
+        capture(Ones(), {"x": torch.zeros(4)})
 
 
 def test_casts_of_the_batch_size_are_of_each_batch() -> None:

@@ -322,6 +322,17 @@ SAMPLES: tuple[Sample, ...] = (
     *each(
         "BatchNormGradient", X, *(weight(f"norm_{name}", 6) for name in "abc"), Y, attrs={"eps": 1e-5, "wrt": (0, 1, 2)}
     ),
+    *each(
+        "GhostBatchNorm",
+        X,
+        *(weight(f"norm_{name}", 6) for name in "ab"),
+        ("size", (), I64),
+        *(weight(f"norm_{name}", 6) for name in "cd"),
+        attrs={"eps": 1e-5, "momentum": 0.1},
+    ),
+    *each(
+        "GhostBatchNormGradient", X, weight("norm_a", 6), ("size", (), I64), Y, attrs={"eps": 1e-5, "wrt": (0, 1, 2)}
+    ),
     *each("BatchNormalization", X, *(weight(f"norm_{name}", 6) for name in "abcd"), attrs={"epsilon": 1e-5}),
     *each("Dropout", X, ("key", (1,), I64), attrs={"p": 0.3, "seed": 2**55 + 1}),
     *each(

@@ -27,6 +27,7 @@ def aten(type: str, *operands: Operand, held: tuple[int, ...] = (), **attrs: Any
 ROW, VECTOR, IMAGE = ((B, 5), normal), ((5,), normal), ((B, 4, 7), normal)
 UNIT: Operand = ((B, 5), lambda g, s: normal(g, s).tanh() * 0.9)
 ABOVE_ONE: Operand = ((B, 5), lambda g, s: 1 + positive(g, s))
+CHUNK: Operand = ((), lambda g, s: torch.tensor(2))
 RECURRENT = {
     "has_biases": True,
     "num_layers": 1,
@@ -50,6 +51,13 @@ def batch_norm(
     deviation = (variance + 1e-5) ** 0.5
     y = (x - mean.view(shape)) / deviation.view(shape) * scale.view(shape) + bias.view(shape)
     return y, mean.detach(), 1 / deviation.detach()
+
+
+def ghost_batch_norm(
+    x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, size: torch.Tensor, *statistics: torch.Tensor
+) -> torch.Tensor:
+    """The statistics are compared in tests/frontend/test_ghost_batches.py."""
+    return torch.cat([batch_norm(part, scale, bias)[0] for part in x.split(int(size))])
 
 
 def dropout(x: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,6 +97,11 @@ OF_TORCH = (
     Sample("ScatterValue", (ROW, ((B, 1), below(5))), lambda x, i: x.scatter(1, i, 2.0), {"dim": 1, "value": 2.0}),
     Sample("BatchNorm", (((B, 4, 3), normal), *[((4,), normal)] * 2, *[((4,), positive)] * 2), batch_norm, {"eps": 1e-5, "momentum": 0.1}, (3, 4)),
     Sample("BatchNorm", (ROW, VECTOR, VECTOR), batch_norm, {"eps": 1e-5, "momentum": 0.1}),
+    Sample(
+        "GhostBatchNorm", (((B, 4, 3), normal), *[((4,), normal)] * 2, CHUNK, *[((4,), positive)] * 2), ghost_batch_norm,
+        {"eps": 1e-5, "momentum": 0.1}, (3, 4, 5),
+    ),
+    Sample("GhostBatchNorm", (ROW, VECTOR, VECTOR, CHUNK), ghost_batch_norm, {"eps": 1e-5, "momentum": 0.1}, (3,)),
     Sample("BatchNormalization", (ROW, VECTOR, VECTOR, VECTOR, ((5,), positive)), lambda x, w, b, m, v: (x - m) / (v + 1e-5) ** 0.5 * w + b, {"epsilon": 1e-5}),
     Sample("Dropout", (ROW, ((1,), below(9))), dropout, {"p": 0.3, "seed": 5}),
     *(aten(type, ROW) for type in ("Asinh", "Atan", "Celu", "Cosh", "Erfc", "Exp2", "Expm1", "Frac", "Hardshrink", "Hardtanh", "LogSigmoid", "Relu6", "Selu",

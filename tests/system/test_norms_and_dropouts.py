@@ -38,7 +38,7 @@ INPUTS = {
 
 
 class Normed(nn.Module):
-    """What people write: norms of inputs, between FCs and over sequences; one without weights, one without running statistics."""
+    """What people write: norms of inputs, between FCs and over sequences; one without weights, one without running statistics, one of chunks."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -51,6 +51,7 @@ class Normed(nn.Module):
         self.second = nn.Linear(20, 8)
         self.plain = nn.BatchNorm1d(8, affine=False)
         self.own = nn.BatchNorm1d(8, track_running_stats=False)
+        self.ghost = nn.BatchNorm1d(8, momentum=0.2)
         self.last_drop = nn.Dropout(p)
         self.top = nn.Linear(8, 1)
         for parameter in self.parameters():
@@ -61,6 +62,7 @@ class Normed(nn.Module):
         x = self.drop(torch.relu(self.norm(self.first(self.inputs(dense)))))
         seen = self.fields(self.table(sparse[:, :5]).transpose(1, 2)).mean(2)
         x = self.own(torch.tanh(self.plain(self.second(torch.cat([x, seen], 1)))))
+        x = torch.cat([self.ghost(part) for part in torch.tanh(x).split(6)])
         return self.top(self.last_drop(x)).squeeze(1)
 
 
