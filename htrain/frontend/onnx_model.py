@@ -17,7 +17,15 @@ from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass
 from onnxscript import optimizer
 
 from htrain.errors import ModelError
-from htrain.frontend import onnx_elementwise, onnx_gathers, onnx_matrix, onnx_recurrent, onnx_shapes, onnx_windows
+from htrain.frontend import (
+    onnx_elementwise,
+    onnx_gathers,
+    onnx_matrix,
+    onnx_recurrent,
+    onnx_scattered,
+    onnx_shapes,
+    onnx_windows,
+)
 from htrain.frontend.captured import Captured, Origin, without_gradients
 from htrain.frontend.onnx_batch import check_examples_apart, open_batch
 from htrain.frontend.onnx_graph import GROWING, Graph, Known, label
@@ -40,19 +48,13 @@ _HANDLERS: dict[str, Callable[[Graph, Operator], None]] = {
     **onnx_shapes.HANDLERS,
     **onnx_gathers.HANDLERS,
     **onnx_recurrent.HANDLERS,
+    **onnx_scattered.HANDLERS,
     **onnx_windows.HANDLERS,
 }
 _LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 _CURES = {
     "Loop": "export nn.EmbeddingBag as nn.Embedding and a sum, or give htrain the PyTorch module itself",
-    **dict.fromkeys(
-        (
-            "InstanceNormalization",
-            "ScatterElements",
-            "ScatterND",
-        ),
-        "give htrain the PyTorch module itself, which compiles with it",
-    ),
+    "InstanceNormalization": "give htrain the PyTorch module itself, which compiles with it",
 }
 
 
@@ -177,8 +179,15 @@ def _translate(
             f" (the file fixes the batch size at {fixed_batch}: export it with a dynamic batch)" if fixed_batch else ""
         )
         raise ModelError(f"{error}{hint}") from error
-    notes.extend(unmerged.notes)
+    notes.extend((*unmerged.notes, *_quantized(graph, nodes)))
     return graph, only_needed(net), unmerged
+
+
+def _quantized(graph: Graph, nodes: Collection[ir.Node]) -> list[str]:
+    """A sentence for the constants that the file stores as integers, which are taken for what they stand for."""
+    made = [node for node in nodes if node.op_type == "DequantizeLinear" and str(node.outputs[0].name) in graph.known]
+    names = [str(node.inputs[0].name) for node in made if node.inputs[0] is not None]
+    return [f"{', '.join(names)}: stored quantized (DequantizeLinear), and never trained"] if names else []
 
 
 def _translate_node(graph: Graph, node: ir.Node) -> None:

@@ -179,6 +179,25 @@ CASES: list[tuple[str, str, Arrays]] = [
       for back in ("zero", "four")),
     ("(float[B,4,3] x, int64[B,1] i) => (float y)", "y = GatherND <batch_dims = 1> (x, i)", {}),
     ("(float[B,4,4] x, int64[B,3,2] i) => (float y)", "y = GatherND <batch_dims = 1> (x, i)", {}),
+    *(("(float[B,6] x, float[B,2] z) => (float y)",
+       f"k, i = TopK <axis = 1> (x, two) m = Sub(i, {back}) y = ScatterElements <axis = -1{how}> (x, m, z)",
+       {"two": ints(2), "zero": np.array(0), "six": np.array(6)})
+      for back, how in (("zero", ""), ("six", ""), ("six", ', reduction = "add"'), ("zero", ', reduction = "max"'))),
+    *(("(float[B,6] x, int32[B,4] i, float[B,4] z) => (float y)", f'y = ScatterElements <axis = 1, reduction = "{how}"> (x, i, z)', {})
+      for how in ("add", "mul", "min")),
+    ("(float[B,6] x) => (float y)", "k = ArgMax <axis = 1> (x) f = Cast <to = 1> (k) y = ScatterElements <axis = 1> (x, k, f)", {}),
+    *(("(float[B,6] x, float[B,2] z) => (float y)",
+       f"t = Transpose(x) u = Transpose(z) s = ScatterND{how}(t, i, u) y = Transpose(s)", {"i": ints(4, -5).reshape(2, 1)})
+      for how in ("", ' <reduction = "add"> ', ' <reduction = "mul"> ')),
+    (CUBE, "t = Transpose <perm = [1, 2, 0]> (x) g = GatherND(t, j) s = ScatterND(t, i, g) y = Transpose <perm = [2, 0, 1]> (s)",
+     {"i": ints(0, 1, 2, -1).reshape(2, 2), "j": ints(1, 1, 0, 0).reshape(2, 2)}),
+    *(("(float[B,6,2] x, float[B,2,2] z) => (float y)",
+       "n = Shape <end = 1> (x) s = Squeeze(n) r = Range(zero, s, one) u = Unsqueeze(r, a) "
+       f"h = Concat <axis = 0> (n, two, o) q = Expand(u, h) c = Expand(i, h) p = Concat <axis = -1> (q, c) y = ScatterND{how}(x, p, z)",
+       {"zero": np.array(0), "one": np.array(1), "a": ints(1, 2), "two": ints(2), "o": ints(1), "i": ints(4, -6).reshape(2, 1)})
+      for how in ("", ' <reduction = "add"> ')),
+    (X, "w = DequantizeLinear <axis = 1> (q, s, z) y = MatMul(x, w)",
+     {"q": np.arange(12).reshape(4, 3).astype(np.int8), "s": np.abs(floats(3)), "z": np.arange(3).astype(np.int8)}),
     (CUBE, "y = Pad(x, p, v)", {"p": ints(0, 1, 2, 0, 0, 1), "v": np.float32(7)}),
     (CUBE, "y = Pad(x, p, , a)", {"p": ints(1, 2), "a": ints(-1)}),
     (CUBE, "y = Trilu <upper = 0> (x, k)", {"k": np.array(-1)}),
@@ -194,6 +213,33 @@ CASES: list[tuple[str, str, Arrays]] = [
 @pytest.mark.parametrize(("signature", "body", "initializers"), CASES, ids=[body.split("(")[0] for _, body, _ in CASES])
 def test_op_computes_what_onnx_says(signature: str, body: str, initializers: Arrays, tmp_path: Path) -> None:
     agree(model_of(signature, body, initializers), tmp_path / "m.onnx")
+
+
+SCATTERED: list[tuple[str, str, Arrays, str]] = [
+    ("(float[B,6] x, int64[B,6] i) => (float y)", "y = ScatterElements(x, i, x)", {}, "op ScatterElements 'y': scatters along the batch"),
+    ("(float[B,6] x, int64[B,2] i) => (float y)", "y = ScatterElements <axis = 1> (x, i, x)", {}, "another number of values than of places"),
+    ("(float[B,6] x, int64[B,6] i) => (float y)", "y = ScatterElements <axis = 1> (w, i, x)", {"w": floats(3, 6)}, "'w'. holds numbers that may be a weight's"),
+    ("(float[B,6] x, int64[B,1] i) => (float y)", "y = ScatterND(x, i, x)", {}, "to places that examples or the batch change: give htrain"),
+    ("(float[B,6] x) => (float y)", "y = ScatterND(x, i, u)", {"i": ints(0).reshape(1, 1), "u": np.zeros((1, 6), np.float32)}, "scatters along the batch"),
+    ("(float[B,2] x) => (float y)", "t = Transpose(x) y = ScatterND(t, i, t)", {"i": ints(1, -1).reshape(2, 1)}, "writes to one place twice"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("signature", "body", "initializers", "why"), SCATTERED)
+def test_what_is_scattered_elsewhere_is_refused(
+    signature: str, body: str, initializers: Arrays, why: str, tmp_path: Path
+) -> None:
+    onnx.save(model_of(signature, body, initializers), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=why):
+        capture_onnx(tmp_path / "m.onnx")
+
+
+def test_what_is_stored_quantized_is_told_to_stay(tmp_path: Path) -> None:
+    body = "v = DequantizeLinear(q, s) h = MatMul(x, v) y = MatMul(h, w)"
+    arrays = {"q": np.arange(16).reshape(4, 4).astype(np.int8), "s": np.float32(0.1), "w": floats(4, 2)}
+    captured = agree(model_of(X, body, arrays), tmp_path / "m.onnx")
+    assert "q: stored quantized (DequantizeLinear), and never trained" in captured.notes
+    assert [name for name, p in captured.net.parameters.items() if p.trained] == ["w"]
 
 
 @pytest.mark.parametrize("transposed_a", [0, 1])
