@@ -206,7 +206,7 @@ def supervise(connection: Connection) -> int:
     folders: set[Path | None] = set()
     try:
         while True:
-            said = connection.recv_bytes()
+            said = _heard(connection)
             if said.startswith(AGAIN):  # none is left that it could be beside
                 continue
             if said in (END, KILL):  # all have ended by themselves
@@ -314,7 +314,7 @@ class _Playing:
                         Ended(role, process.exitcode or 0, self._left.get(role, NOTHING_LEFT).is_whole),
                     )
                 self._let_go(process)
-        return self._connection.recv_bytes() if self._goes_on else b""
+        return _heard(self._connection) if self._goes_on else b""
 
     @property
     def _goes_on(self) -> bool:
@@ -340,6 +340,14 @@ def _loops_of(assignment: Assignment) -> Iterable[Any]:
     return loops_of(
         net for device in devices for net in load_part(settings.plan_folder, device, settings.plan_header).nets.values()
     )
+
+
+def _heard(connection: Connection) -> bytes:
+    """What the launcher says next. Raises EOFError where it is gone; one that has not read all that it was told is a reset to the system."""
+    try:
+        return connection.recv_bytes()
+    except ConnectionResetError as error:
+        raise EOFError from error
 
 
 def _say(connection: Connection, event: Started | Ended | Rests) -> None:

@@ -24,6 +24,8 @@ deadline = time.monotonic() + 60
 while os.getsid(supervisor.process.pid) == os.getsid(0) and time.monotonic() < deadline:
     time.sleep(0.01)  # it is about to leave the terminal's session
 print(forked, os.getsid(supervisor.process.pid) != os.getsid(0), flush=True)
+supervisor.connection.send_bytes(module.END)
+supervisor.connection.poll(60)  # its answer, which a launcher that is ended at once does not read: the system calls that a reset
 supervisor.connection.close()
 print(supervisor.process.wait(60))
 """
