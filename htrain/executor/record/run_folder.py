@@ -85,7 +85,7 @@ def claimed(folder: Path) -> Iterator[Claim]:
         is_new = not folder.exists()
         claim = _claim_new(folder)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{folder}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        raise UsageError(f"{folder}: cannot be written: {_why_not(folder, error)}") from error
     try:
         yield claim
     finally:
@@ -120,6 +120,16 @@ def _claim_new(folder: Path) -> Claim:
             tries += 1
             if tries == _MOST_TRIES:
                 raise
+
+
+def _why_not(folder: Path, error: OSError | ValueError) -> str:
+    """What keeps a folder from being made. The system calls a link to nowhere a file that exists; to make a folder there could be to write to another disk than
+    was meant, where that is not mounted."""
+    if isinstance(error, FileExistsError):
+        for path in (folder, *folder.parents):
+            if path.is_symlink() and not path.exists():
+                return f"{path} is a link to {os.readlink(path)}, where there is no folder: make it, or choose another --out"
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _claim(folder: Path) -> Claim:

@@ -54,7 +54,7 @@ class RunLog:
             (folder / "tensorboard").mkdir(exist_ok=True)
             self._charts = EventsWriter(str(folder / "tensorboard" / "events"))
         except OSError as error:
-            raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
+            raise UsageError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
 
     def write(self, totals: RunTotals, reports: Mapping[str, Mapping[str, Any]]) -> None:
         """Log the run's totals, and each role's own report, where that is due."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboardX.proto.event_pb2 import Event
 
+from htrain.errors import UsageError
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals, summarise
 from htrain.executor.record.validations import Validation
@@ -228,6 +229,14 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     log.close()
     log.close()
     assert records(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "tensorboard"])
+def test_a_log_that_cannot_be_begun_names_what_stands_in_its_way(tmp_path: Path, name: str) -> None:
+    """The folder itself may be one that can be written, as where a run was begun by another user."""
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere" / name)
+    with pytest.raises(UsageError, match=rf"/{name}: cannot be written: (No such file or directory|File exists)$"):
+        RunLog(tmp_path, pytest.fail)
 
 
 def test_every_role_has_charts_and_rates_of_its_own(tmp_path: Path) -> None:

@@ -167,6 +167,19 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
         pass
 
 
+@pytest.mark.parametrize("name", ["runs", "runs/a"])
+def test_a_link_to_where_there_is_no_folder_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
+    """As to a disk that is not mounted: what would be made there would be on another."""
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    wanted = f"{tmp_path}/runs is a link to {tmp_path}/disk, where there is no folder: make it, or choose another --out"
+    with pytest.raises(UsageError, match=re.escape(wanted) + "$"), claimed(tmp_path / name):
+        pass
+    assert not (tmp_path / "disk").exists()
+    (tmp_path / "disk").mkdir()
+    with claimed(tmp_path / name):
+        assert (tmp_path / "disk" / name.partition("/")[2] / "owner.json").exists()
+
+
 def test_a_new_run_wants_an_empty_folder(tmp_path: Path) -> None:
     require_empty(tmp_path)
     with claimed(tmp_path):
