@@ -8,6 +8,7 @@ steps leaves one whole plan; the next writer finishes what was begun.
 Only files that plan.yaml names, and whose content is what it says, are replaced or removed. Anything else in the folder is somebody's own.
 """
 
+import errno
 import fcntl
 import os
 import time
@@ -25,6 +26,9 @@ from htrain.spec.yaml_file import parse_yaml
 HEADER = "plan.yaml"
 STAGED = ".partial"
 _BEFORE = "before.yaml"  # in STAGED: plan.yaml as it was, which tells what of the folder may go
+# What the system says of something that can be no file of a plan. A file that it does not let us read for another reason, as one of another user, may be whole.
+_NO_FILE = (errno.EISDIR, errno.EINVAL, errno.EFBIG, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+_CURE = ": remove it and compile the model again"
 _PARTS = ("nets", "params")
 _MOST_HEADER_BYTES = 64 << 20  # a plan.yaml is read whole, and may be anybody's
 _LOCK_SECONDS = 60.0
@@ -72,6 +76,8 @@ def read_header(folder: Path) -> bytes:
     try:
         return read_file(folder / HEADER, most_bytes=_MOST_HEADER_BYTES)
     except OSError as error:
+        if error.errno not in (*_NO_FILE, errno.ENOENT, errno.ENAMETOOLONG):
+            raise PlanError(f"{folder / HEADER}: cannot be read: {error.strerror or error}") from error
         raise PlanError(
             f"{folder}: not a plan folder ({HEADER}: {error.strerror}); make one with 'htrain compile ... --out {folder}'"
         ) from error
@@ -115,19 +121,20 @@ def content_of(folder: Path, name: str, digest: str, *, most_bytes: int) -> byte
 
 
 def _found(folder: Path, name: str, find: Callable[[Path], T | None]) -> T:
-    reason = "is missing"
+    reason = "is missing: compile the model again"
     for place in (folder / name, folder / STAGED / name, folder / name):  # it may have moved on while we looked
         try:
             found = find(place)
         except FileNotFoundError:
             continue
         except OSError as error:
-            reason = str(error.strerror or error)
+            cure = _CURE if error.errno in _NO_FILE else ""
+            reason = f"cannot be read: {error.strerror or error}{cure}"
             continue
         if found is not None:
             return found
-        reason = f"is not the file that {HEADER} names: it is damaged, or of another plan"
-    raise Moved(f"{folder / name}: {reason}: remove it and compile the model again")
+        reason = f"is not the file that {HEADER} names: it is damaged, or of another plan{_CURE}"
+    raise Moved(f"{folder / name}: {reason}")
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------

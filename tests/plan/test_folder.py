@@ -1,7 +1,9 @@
 """The plan folder as files: one whole plan at every moment, whatever ends a writer, and nobody else's file lost."""
 
+import errno
 import os
 import random
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import htrain.plan.folder as module
 from htrain.errors import PlanError
 from htrain.plan.folder import STAGED, Digests, content_of, steadily, write_folder
 
@@ -228,3 +231,35 @@ def test_a_folder_may_be_a_link_or_the_current_one(form: str, tmp_path: Path, mo
     assert read(real) == NEW
     assert everything_in(real) == NEW
     assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["plan.yaml", "nets/both.onnx"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE])
+def test_a_file_that_cannot_be_read_just_now_is_named_and_nobody_is_told_to_remove_it(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of another user's plan, or on a disk that fails: it may be whole, and another plan would not take its runs' checkpoints."""
+    write(tmp_path, OLD)
+    ours = module.read_file
+
+    def refused(path: Path, *, most_bytes: int) -> bytes:
+        if path == tmp_path / name:
+            raise OSError(number, os.strerror(number))
+        return ours(path, most_bytes=most_bytes)
+
+    monkeypatch.setattr(module, "read_file", refused)
+    wanted = f"{tmp_path / name}: cannot be read: {os.strerror(number)}"
+    with pytest.raises(PlanError, match=rf"^{re.escape(wanted)}$"):
+        read(tmp_path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_to_be_removed_and_a_file_that_is_gone_is_not(tmp_path: Path) -> None:
+    write(tmp_path, OLD)
+    (tmp_path / "nets" / "both.onnx").unlink()
+    with pytest.raises(PlanError, match=r"both\.onnx: is missing: compile the model again$"):
+        read(tmp_path)
+    (tmp_path / "nets" / "both.onnx").mkdir()
+    with pytest.raises(
+        PlanError, match=r"both\.onnx: cannot be read: Is a directory: remove it and compile the model again$"
+    ):
+        read(tmp_path)
