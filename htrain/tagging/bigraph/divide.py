@@ -9,7 +9,7 @@ import numpy as np
 
 from htrain.data.identity import identity_of
 from htrain.data.malformed import Malformed
-from htrain.data.numbering import open_numbering
+from htrain.data.numbering import Numbering, open_numbering
 from htrain.data.partition_file import (
     VERSION,
     Facts,
@@ -63,13 +63,14 @@ def divide(
     partitioned, for data that changes meanwhile, and for an `out` that cannot be written.
     """
     require_writable(out)
+    older = _older(old, request) if old else None  # before data is read, which may take long
     dataset = _original(uri)
     before = identity_of(uri)
     total = dataset.num_examples()
     graph, seen = read_bigraph(dataset, malformed, on_examples=lambda number: listener.examples(number, total))
     _require_enough(uri, graph, request)
     listener.step(f"partitioning {graph.num_samples:,} samples and {graph.num_rows:,} rows")
-    found, before_it = _found(graph, seen, request, old, way)
+    found, before_it = _found(graph, seen, request, older, way)
     listener.step("choosing replicas")
     held = replicas(
         graph, found.samples, found.homes, links=request.links, batch_size=request.batch_size,
@@ -136,11 +137,21 @@ def _require_enough(uri: str, graph: Bigraph, request: Request) -> None:
         )
 
 
-def _found(graph: Bigraph, seen: Seen, request: Request, old: Path | None, way: Way) -> tuple[Partition, Longs]:
+def _older(path: Path, request: Request) -> Numbering:
+    """The partition whose owners the search begins from. Raises DataError for one of another number of workers."""
+    numbering = open_numbering(path)
+    if numbering.num_workers != request.num_workers:
+        raise DataError(
+            f"{path}: is a partition for {numbering.num_workers} workers, want {request.num_workers}: leave --from out"
+        )
+    return numbering
+
+
+def _found(graph: Bigraph, seen: Seen, request: Request, old: Numbering | None, way: Way) -> tuple[Partition, Longs]:
     """The partition, and the owner that each row had before it."""
     if old is None:
         return way(graph, request), np.full(graph.num_rows, UNKNOWN)
-    owners = owners_before(seen, open_numbering(old), request.num_workers)
+    owners = owners_before(seen, old)
     return repartition(graph, request, owners), owners
 
 

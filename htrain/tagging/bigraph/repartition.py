@@ -24,15 +24,11 @@ _SWEEPS = 24
 _WORDS = 1 << 20  # of a bitmap that are looked at at once
 
 
-def owners_before(seen: Seen, old: Numbering, num_workers: int) -> Longs:
-    """The owner that each row which is seen had, int32[m], or UNKNOWN. Raises DataError for a partition of other tables or for another number of workers."""
+def owners_before(seen: Seen, old: Numbering) -> Longs:
+    """The owner that each row which is seen had, int32[m], or UNKNOWN. Raises DataError for a partition of other tables."""
     sizes = [(of.names, [of.rows_of(name) for name in of.names]) for of in (seen.tables, old.tables)]
     if sizes[0] != sizes[1]:
         raise DataError(f"{old.name}: is a partition of other tables than the data has: leave --from out")
-    if old.num_workers != num_workers:
-        raise DataError(
-            f"{old.name}: is a partition for {old.num_workers} workers, want {num_workers}: leave --from out"
-        )
     sections, found = old.sections(), [np.zeros(0, np.int32)]
     ends = np.array([*seen.tables.starts[1:], seen.tables.num_rows])
     for begin in range(0, len(seen.words), _WORDS):
@@ -41,7 +37,7 @@ def owners_before(seen: Seen, old: Numbering, num_workers: int) -> Longs:
         for name, rows in zip(seen.tables.names, np.split(keys, np.searchsorted(keys, ends[:-1])), strict=True):
             start = seen.tables.start_of(name)
             section = np.searchsorted(sections, start + old.renumber(name, rows - start), side="right") - 1
-            owner = np.where(section % 2 == 0, section // 2 % num_workers, UNKNOWN)
+            owner = np.where(section % 2 == 0, section // 2 % old.num_workers, UNKNOWN)
             found.append(owner.astype(np.int32))
     return np.concatenate(found)
 

@@ -95,6 +95,11 @@ def test_a_partition_that_does_not_belong_is_refused(tmp_path: Path) -> None:
         result = run("partition", *words, *others)
         assert isinstance(result.exception, DataError)
         assert said in str(result.exception)
+    (tmp_path / "text").write_text("no partition\n")
+    for path, workers in ((f"{tmp_path}/text", "4"), (f"{tmp_path}/none", "4"), (f"{tmp_path}/p", "3")):
+        result = run("partition", uri, "--workers", workers, "--batch", "32", "--from", path, "--out", f"{tmp_path}/q")
+        assert isinstance(result.exception, DataError)
+        assert "partitioning" not in result.output, "nobody reads all data for that"
     assert run("data", "pack", uri, "--partition", f"{tmp_path}/p", "--out", f"{tmp_path}/a.packed").exit_code == 0
     result = run(
         "partition", f"packed:{tmp_path}/a.packed", "--workers", "4", "--batch", "32", "--out", f"{tmp_path}/q"
