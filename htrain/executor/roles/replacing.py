@@ -31,8 +31,10 @@ class Replacing(Listening):
     def _ended(self, event: Ended) -> Machine[None]:
         """The process of a role has ended by itself: one that nobody has to wait for is begun again. Raises PeerLost otherwise."""
         role = event.what.partition(" ")[0]
-        if not event.is_replaceable or not self._can_go_on_without(role):
+        if not event.is_replaceable:
             raise self._lost(event.what)
+        if why := self._why_not_without(role):
+            raise self._lost(f"{event.what} {why}")
         yield from self._replace(role, event.what)
 
     def _given_up(self, role: str, what: str) -> Machine[None]:
@@ -53,14 +55,25 @@ class Replacing(Listening):
 
     def _can_go_on_without(self, role: str) -> bool:
         """Whether nobody waits for what this very process of a role was to do, or those that are taken along, and others may be begun."""
+        return not self._why_not_without(role)
+
+    def _why_not_without(self, role: str) -> str:
+        """Why nobody can go on without this very process of a role, in words that follow how it ended; "" where they can."""
         together = role, *taken_along(role, self._trainers)
-        if not self._goes_on or any(map(self._is_owed, together)) or not self._alone.allows(role):
-            return False
-        if role_of(role) == TRAINER:
-            return True
-        # There are weights, or rows, to go on with, and nobody waits for its own.
-        has_its_own = role_of(role) == GROUP_PS or self._has_rows
-        return has_its_own and not (self._saves.writing or self._at_rest or self._alone.away)
+        reasons = {
+            "before all trained, or behind their last step": not self._goes_on,
+            "while others waited for what it had begun": any(map(self._is_owed, together)),
+        }
+        if role_of(role) != TRAINER:  # there are weights, or rows, to go on with, and nobody waits for its own
+            is_without_rows = role_of(role) == SPARSE_PS and not self._has_rows
+            reasons |= {
+                "while no checkpoint had the rows that it would go on with": is_without_rows,
+                "while a checkpoint was written": self._saves.writing is not None,
+                "while all roles were at rest": self._at_rest,
+                "while others were begun again": bool(self._alone.away),
+            }
+        reasons["once more, though it was begun again without a checkpoint in between"] = not self._alone.allows(role)
+        return next((why for why, holds in reasons.items() if holds), "")
 
     @property
     def _has_rows(self) -> bool:
