@@ -127,6 +127,7 @@ HONOURED = {
         lambda m, x: F.linear(x, m.hidden.weight, m.one) + F.linear(x, m.hidden.weight, m.one[0]),
         set_attribute(one=nn.Parameter(torch.ones(1))),
     ),
+    "a threshold": Model(lambda m, x: F.softplus(9 * x, 1, 0.5)),
     "a function with a backward": Model(lambda m, x: Triple.apply(x)),
     "its apply, taken before": Model(lambda m, x: apply(x)),
 }
@@ -222,7 +223,6 @@ REFUSED = {
     "a parameter's hook": (Model(same, hooked_parameter), unchecked_module, "^parameter 'hidden.weight' has a hook on gradients"),
     "a hook after a gradient": (Model(same, hooked_after), unchecked_module, "^parameter 'top.bias' has a hook on gradients"),
     "a tensor's hook": (Model(with_hook), unruled, r"^forward\(\) calls register_hook\(\): htrain runs no hooks on gradients"),
-    "a threshold": (Model(lambda m, x: F.softplus(9 * x, 1, 0.5)), unknown_arguments, ARGUMENT + "threshold=0.5"),
     "elu's scales": (Model(lambda m, x: torch.ops.aten.elu(x, 1.6, 1.05)), unknown_arguments, ARGUMENT + "scale=1.05"),
     "a counter": (Model(counting, set_attribute(calls=0)), unchanged_only, "another result for the same batch the second time"),
 }  # fmt: skip
