@@ -8,10 +8,10 @@ beforehand (cDLRM 7.1, Figure 3). The tables are `--times` as large as their cac
 window's ids fill 6 of 16 ways. PyTorch trains eagerly with sparse gradients; in (b) the rows of each batch go to the device and their gradients
 back; it steps with SGD, whatever `--optimizer` the tables of the caches have. The caches and (a) train `--warm` batches that do not count, then `--runs` times
 `--steps` that do; (b), which is slower, a fifth of both. Medians, and of the cached ones the least and the most, since a window that is placed delays the steps
-behind it. `hits` is the share of the distinct rows that steps found in the caches. `stayed` is that of all lookups for which no row had to be brought, which is
-the hit rate of a cache that does not look ahead: `--zipf` and `--locality` of the ids set it. `--trace` counts in a further run what the device was asked
-for, a step, and how often the host waited for it. With `--device cpu` the host stands in for the device: that the script runs. `--out` appends a line of
-JSON with the machine. The last lines are a table for the docs.
+behind it. `hits` is the share of the distinct rows that steps found in the caches. `stayed` is that of all lookups of the counted runs for which no row
+was brought, as a cache that does not look ahead counts its hits: `--zipf` and `--locality` of the ids set it. `--trace` counts in a further run what the
+device was asked for, a step, and how often the host waited for it. With `--device cpu` the host stands in for the device: that the script runs. `--out`
+appends a line of JSON with the machine. The last lines are a table for the docs.
 """
 
 import argparse

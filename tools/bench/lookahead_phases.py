@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from lookahead_device import Traced, _arguments, _batches, _ends, cached
+from lookahead_device import _TABLES, Traced, _arguments, _batches, _ends, cached
 
 from htrain.executor.host.memory import empty
 from htrain.executor.strategies.lookahead import exchange, joint_caches, slot_rows, table_cache, turnover, windows
@@ -94,14 +94,14 @@ def main() -> None:
             print(f"batch {size:,}, {times} times its cache: {each} ms a step; {1e3 * cpu:.1f} CPU ms of all threads")
             print({name: round(value, 3) if isinstance(value, float) else value for name, value in counts.items()})
             phases.told(steps)
-            alone(asked, round(counts["loaded"] / steps / 26))
+            alone(asked, round(counts["loaded"] / steps / _TABLES))
             phases.forget()
 
 
 def alone(asked: argparse.Namespace, count: int) -> None:
     """Print how long it takes to read and write so many rows of each table, where nothing else goes on."""
-    tables = [[empty((asked.rows, 64), torch.float32).fill_(0.1).numpy()] for _ in range(26)]
-    random, first_rows = np.random.default_rng(0), [0] * 26
+    tables = [[empty((asked.rows, 64), torch.float32).fill_(0.1).numpy()] for _ in range(_TABLES)]
+    random, first_rows = np.random.default_rng(0), [0] * _TABLES
     read, written = [], []
     for _ in range(7):
         ids = [random.permutation(asked.rows)[:count] for _ in tables]
@@ -113,7 +113,7 @@ def alone(asked: argparse.Namespace, count: int) -> None:
         written.append(time.monotonic() - between)
     read_ms, written_ms = (1e3 * statistics.median(each) for each in (read, written))
     print(
-        f"{26 * count:,} rows alone: read in {read_ms:.2f} ms, written in {written_ms:.2f}, {side_by_side._threads()} threads"
+        f"{_TABLES * count:,} rows alone: read in {read_ms:.2f} ms, written in {written_ms:.2f}, {side_by_side._threads()} threads"
     )
 
 
