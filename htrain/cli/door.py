@@ -54,6 +54,7 @@ class Signals:
 
     Libraries lose exceptions: a bare `except` around an import, a callback from C. One that is gone before it got to the door is raised again.
     So does Python, which can only print what a `__del__` or the callback of a weak reference raises, as those of its own import locks.
+    PyTorch ends the process where it hears of one while it sets itself up in C++: none is raised until it is imported.
     """
 
     def __init__(self) -> None:
@@ -71,16 +72,23 @@ class Signals:
             os._exit(128 + number)
         self.number = number
         signal.signal(signal.SIGALRM, self._on_alarm)
-        signal.setitimer(signal.ITIMER_REAL, _LOST_SECONDS, _LOST_SECONDS)
-        raise self._exception()
+        self._raise_in(frame)
+
+    def _raise_in(self, frame: FrameType | None) -> None:
+        """Raise where that can be, or ask again soon."""
+        not_here = _imports_torch(frame)
+        signal.setitimer(signal.ITIMER_REAL, _SOON_SECONDS if not_here else _LOST_SECONDS, _LOST_SECONDS)
+        if not not_here:
+            raise self._exception()
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)  # on a busy host a collection takes longer than until the next alarm
-        gc.collect()
-        signal.setitimer(signal.ITIMER_REAL, _LOST_SECONDS, _LOST_SECONDS)
-        # While it is on its way, and what is half done is tidied up, somebody holds it.
-        if not self._over and not self._raised():
-            raise self._exception()
+        if not _imports_torch(frame):
+            gc.collect()
+        if self._over or self._raised():  # while it is on its way, and what is half done is tidied up, somebody holds it
+            signal.setitimer(signal.ITIMER_REAL, _LOST_SECONDS, _LOST_SECONDS)
+        else:
+            self._raise_in(frame)
 
     def _unraisable(self, lost: "sys.UnraisableHookArgs") -> None:
         if not isinstance(lost.exc_value, Signalled):
@@ -99,6 +107,13 @@ class Signals:
         self._over = True
         if self.number:
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _imports_torch(frame: FrameType | None) -> bool:
+    """Whether this frame is one of those that import PyTorch."""
+    while frame and not (frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "torch"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def open_door(commands: click.Command) -> NoReturn:

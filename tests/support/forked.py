@@ -4,6 +4,7 @@ A command is a child of who asks, as if it had been started anew. Its stand-in h
 """
 
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import json
@@ -256,6 +257,7 @@ def _command(
     for place, stream in enumerate(streams):
         os.dup2(stream, place)
         os.close(stream)
+    faulthandler.enable()
     os.chdir(cwd)
     signal.alarm(timeout)
     sys.argv = [module or "htrain", *words]

@@ -103,6 +103,34 @@ def test_ctrl_c_while_torch_is_imported_is_one_line(
     assert (run.returncode, told) == (130, b"htrain: interrupted\n")
 
 
+SETS_ITSELF_UP = """
+import os, pathlib, time
+try:
+    pathlib.Path("reached").touch()
+    time.sleep(1)
+    pathlib.Path("imported").touch()
+except BaseException:
+    os.abort()  # as C++ does that calls Python and cannot let an exception through
+"""
+
+
+def test_nothing_is_raised_into_torch_that_sets_itself_up(
+    started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("from torch import inner\nimport time\ntime.sleep(0.2)\n")
+    (tmp_path / "torch" / "inner.py").write_text(SETS_ITSELF_UP)
+    (tmp_path / "model.py").write_text("import torch\n")
+    run = started(tmp_path, "compile", "model.py", "--out", "plan")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "reached").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    _, told = run.communicate(timeout=30)
+    assert (run.returncode, told) == (130, b"htrain: interrupted\n")
+    assert (tmp_path / "imported").exists()
+
+
 SWALLOWS = """
 import pathlib, time
 try:
