@@ -210,6 +210,27 @@ def lines_of_docstring(node: ast.FunctionDef) -> int:
     return (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node) else 0
 
 
+def test_what_is_decoded_by_types_is_decoded_by_one_thread_at_a_time() -> None:
+    """msgspec crashes where two threads meet a type in the same moment."""
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in MODULES
+        if path.name != "decoding.py"
+        for node in ast.walk(tree_of(path))
+        if (isinstance(node, ast.Call) and _decodes_by_type(node))
+        or (isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("msgspec")
+        and {"convert", "decode", "Decoder"} & {name.name for name in node.names})
+    ]  # fmt: skip
+    assert found == []
+
+
+def _decodes_by_type(call: ast.Call) -> bool:
+    """msgspec's own `decode` or `convert` with a type, or a decoder of one."""
+    words = ast.unparse(call.func).split(".")
+    typed = len(call.args) > 1 or any(keyword.arg == "type" for keyword in call.keywords)
+    return words[0] == "msgspec" and (words[-1] == "Decoder" or (words[-1] in ("decode", "convert") and typed))
+
+
 def test_functions_are_short() -> None:
     sizes = sizes_of_functions()
     assert sizes[len(sizes) * 9 // 10] <= 15
@@ -219,7 +240,8 @@ def test_functions_are_short() -> None:
 def public_names(body: Sequence[ast.stmt], owner: ast.ClassDef | None = None) -> Iterator[Public]:
     """The classes and functions of a module that others may use, each with the class that it is in."""
     for node in body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+        overload = isinstance(node, ast.FunctionDef) and "overload" in map(ast.unparse, node.decorator_list)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_") and not overload:
             yield node, owner
             if isinstance(node, ast.ClassDef):
                 yield from public_names(node.body, node)

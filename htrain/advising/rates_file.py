@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from htrain.advising.advice import Advice, Setting, Staleness
+from htrain.decoding import from_json
 from htrain.errors import DataError, UsageError
 from htrain.files import place_to_write, read_file, write_file
 from htrain.ops.cache_rates import Rates
@@ -89,7 +90,7 @@ def _tried(settings: Iterable[Setting]) -> str:
 
 def _read(path: Path) -> _File:
     try:
-        known = msgspec.json.decode(read_file(path, most_bytes=_MOST_BYTES), type=_File)
+        known = from_json(read_file(path, most_bytes=_MOST_BYTES), _File)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     except msgspec.DecodeError as error:

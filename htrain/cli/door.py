@@ -9,6 +9,7 @@ led to standard error. HTRAIN_TRACEBACK=1 adds Python's traceback to any error.
 """
 
 import errno
+import faulthandler
 import gc
 import io
 import os
@@ -85,7 +86,9 @@ class Signals:
         signal.setitimer(signal.ITIMER_REAL, 0)  # on a busy host a collection takes longer than until the next alarm
         if not _imports_torch(frame):
             gc.collect()
-        if self._over or self._raised():  # while it is on its way, and what is half done is tidied up, somebody holds it
+        if (
+            self._over or self._raised()
+        ):  # while it is on its way, and what is half done is tidied up, somebody holds it
             signal.setitimer(signal.ITIMER_REAL, _LOST_SECONDS, _LOST_SECONDS)
         else:
             self._raise_in(frame)
@@ -119,6 +122,7 @@ def _imports_torch(frame: FrameType | None) -> bool:
 def open_door(commands: click.Command) -> NoReturn:
     """Run the command line of this process, which is a call of `commands`, and leave with its status."""
     documents = take_standard_output()
+    faulthandler.enable(2)  # and of the roles that are forked from here
     status = _status(commands, Signals())  # from here on a signal raises, and nothing but `_status` would catch it
     sys.stdout = sys.stderr  # for whatever prints at exit
     gc.freeze()  # Python would look for garbage among all that was imported, three times, before it lets go of it all

@@ -11,6 +11,7 @@ import msgspec
 
 from htrain.client.link import Where
 from htrain.client.tables import Tables
+from htrain.decoding import from_json
 from htrain.errors import UsageError
 from htrain.membership.served import FILE, Address
 
@@ -72,7 +73,7 @@ def _found(where: str, token: str) -> tuple[str, str]:
 def _read(folder: Path, token: str) -> tuple[str, str]:
     path = folder / FILE
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Address)
+        found = from_json(path.read_bytes(), Address)
     except FileNotFoundError:
         cure = (
             f"serve it first: htrain serve {folder} --out RUN, and connect to RUN"

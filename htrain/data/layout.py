@@ -14,6 +14,7 @@ from htrain.data.address import Address, AnyPath, beside, path_of
 from htrain.data.schema import Input, Schema
 from htrain.data.times import ROWS, Moments, Part, Unit, require_zone
 from htrain.data.vocabulary import EMPTY, ReadVocabulary, Vocabulary, vocabularies
+from htrain.decoding import converted
 from htrain.errors import DataError
 from htrain.spec.yaml_file import parse_yaml, read_yaml
 
@@ -172,7 +173,7 @@ def layout_of(document: Any, path: str, read: ReadVocabulary | None = None) -> L
     and the field.
     """
     try:
-        file = msgspec.convert(document, _File)
+        file = converted(document, _File)
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: not a schema: {_one_line(error)}") from error
     given = {name: _convert(path, name, values) for name, values in file.inputs.items()}
@@ -244,7 +245,7 @@ def _moments(path: str, name: str, values: _Time) -> Moments:
 
 def _convert(path: str, name: str, values: Any) -> _Kind:
     try:
-        return msgspec.convert(values, _Kind)
+        return converted(values, _Kind)
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: inputs.{name}: {_one_line(error).replace('$.', '')}") from error
 

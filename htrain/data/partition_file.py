@@ -30,6 +30,7 @@ from safetensors.numpy import save
 from htrain.data.identity import DataIdentity
 from htrain.data.numbering_loops import from_planes, to_planes
 from htrain.data.schema import Input
+from htrain.decoding import from_json
 from htrain.errors import DataError
 from htrain.files import place_to_write, require_regular, write_file
 
@@ -276,10 +277,10 @@ def _facts(path: Path, text: str | None) -> Facts:
     if text is None:
         raise DataError(f"{path}: is no partition of htrain's; make one with: htrain partition DATA --out FILE")
     try:
-        version = msgspec.json.decode(text, type=_Version).version
+        version = from_json(text, _Version).version
         if version != VERSION:
             raise DataError(f"{path}: is a partition of version {version}, this htrain reads {VERSION}; make it again")
-        return msgspec.json.decode(text, type=Facts)
+        return from_json(text, Facts)
     except msgspec.DecodeError as error:
         raise DataError(f"{path}: is damaged: {error}; make it again") from error
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from htrain.decoding import msgpack_decoder
 from htrain.errors import RunError
 from htrain.membership.served import Served
 from htrain.sync.request import Request
@@ -120,8 +121,8 @@ FromWorker = Join | Ask | Look | Beat | Leave
 FromServer = Welcome | Answered | Seen | Waits | Left | Refused
 
 _ENCODER = msgspec.msgpack.Encoder()
-_WORKER = msgspec.msgpack.Decoder(FromWorker)
-_SERVER = msgspec.msgpack.Decoder(FromServer)
+_WORKER = msgpack_decoder(FromWorker)
+_SERVER = msgpack_decoder(FromServer)
 
 
 def encode(message: FromWorker | FromServer, arrays: Sequence[Array] = ()) -> list[Any]:

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from htrain.costs.loads import COST_MODEL, DeviceLoad
+from htrain.decoding import converted
 from htrain.errors import ClusterError, PlanError, UsageError
 from htrain.net.names import SPARSE_PS, TRAINER, Device, NetName, role_of
 from htrain.net.net import Net
@@ -263,7 +264,7 @@ def _parse_header(folder: Path, text: bytes) -> _Header:
     path = folder / HEADER
     try:
         document = parse_yaml(text.decode(), PlanError, str(path)).plain()
-        header = msgspec.convert(document, _Header)
+        header = converted(document, _Header)
     except UnicodeDecodeError as error:
         raise PlanError(f"{path}: not YAML: byte {error.start} is not UTF-8 text") from error
     except msgspec.ValidationError as error:

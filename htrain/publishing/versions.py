@@ -13,6 +13,7 @@ from typing import Annotated
 
 import msgspec
 
+from htrain.decoding import from_json
 from htrain.errors import PublishError
 from htrain.printable import one_line
 from htrain.publishing.storage import Storage
@@ -149,10 +150,10 @@ def read_version(storage: Storage, name: str) -> Version:
     place = f"{storage.address}/{FOLDER}/{name}/{MANIFEST}"
     content = storage.get(f"{FOLDER}/{name}/{MANIFEST}")
     try:
-        found = msgspec.json.decode(content, type=_Format).format
+        found = from_json(content, _Format).format
         if found != _FORMAT:
             raise PublishError(f"{place}: format {found}, this htrain reads format {_FORMAT}")
-        version = msgspec.json.decode(content, type=Version)
+        version = from_json(content, Version)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PublishError(f"{place}: damaged: {one_line(str(error))}") from error
     if version.name != name or version.checksum != _checksum(version):

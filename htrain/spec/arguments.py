@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, ValidationError
 
+from htrain.decoding import converted
 from htrain.errors import UsageError
 from htrain.net.placement import Split
 from htrain.printable import is_unicode
@@ -66,7 +67,7 @@ def require_arguments(function: str, **values: object) -> None:
         if isinstance(value, str | Path) and ("\x00" in str(value) or not is_unicode(str(value))):
             raise UsageError(f"{function}: {name}: {str(value)!r} holds what no name can")
         try:
-            convert(value, _KINDS.get(name, Any))
+            converted(value, _KINDS.get(name, Any))
         except ValidationError as error:
             raise UsageError(
                 f"{function}: {name}: {error}, got {_shown(value)}{_words(_KINDS[name])}{_cure(name, value)}"

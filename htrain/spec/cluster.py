@@ -23,8 +23,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, ValidationError
 
+from htrain.decoding import converted
 from htrain.errors import ClusterError
 from htrain.net.names import DENSE_PS, GROUP_PS, SPARSE_PS, TRAINER, Device, Role, role_of
 from htrain.spec.fields import about, check, fields_of, parse, wanted
@@ -219,7 +220,7 @@ def _constraint(name: str, value: object, *, where: str) -> tuple[tuple[str, ...
     """The pairs of `pin`, or the lists of `together`, checked for their form."""
     lists = list(value.items()) if name == "pin" and isinstance(value, dict) else value
     try:
-        return convert(lists, tuple[tuple[str, str], ...] if name == "pin" else tuple[tuple[str, ...], ...])
+        return converted(lists, tuple[tuple[str, str], ...] if name == "pin" else tuple[tuple[str, ...], ...])
     except ValidationError as error:
         example = "pin: {top.0: 'group_ps:1'}" if name == "pin" else "together: [[top.0, top.2]]"
         raise ClusterError(f"{where}: {name}: want {_CONSTRAINTS[name]}, such as {example}") from error

@@ -8,7 +8,9 @@ from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, ValidationError
+
+from htrain.decoding import converted
 
 if TYPE_CHECKING:
     from htrain.spec.cluster import Cluster
@@ -97,7 +99,7 @@ def check(value: Any, hint: Any) -> Any:
     Raises ValueError, in words for a user, for what the field does not take.
     """
     try:
-        found = convert(value, hint)
+        found = converted(value, hint)
     except (ValidationError, OverflowError) as error:
         raise ValueError(f"{_shown(value)} is not {wanted(hint)}") from error
     known = table_of(hint)

@@ -198,6 +198,15 @@ def test_a_signal_ends_a_command_without_leaving_anything(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_crash_in_c_says_where_python_was(started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import ctypes\ndef crash():\n    ctypes.string_at(0)\ncrash()\n")
+    run = started(tmp_path, "compile", "model.py", "--out", "plan")
+    _, told = run.communicate(timeout=60)
+    assert run.returncode == -signal.SIGSEGV
+    assert b"Segmentation fault" in told
+    assert b'model.py", line 3 in crash' in told
+
+
 def test_a_full_disk_behind_standard_output_is_one_line(
     started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

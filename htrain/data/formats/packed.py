@@ -35,6 +35,7 @@ from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
 from htrain.data.schema import Input, Schema
 from htrain.data.seal import BLANK, Block, digest_of, from_index, seal_of
+from htrain.decoding import from_json
 from htrain.errors import DataError
 
 KEY, BLOCKS, SEAL, WORKERS = b"htrain.packed", b"htrain.blocks", b"htrain.seal", b"htrain.workers"
@@ -243,7 +244,7 @@ def _opened(path: Path, descriptor: int) -> OpenFile:
         reader = pa.ipc.open_file(file)
         header = _header(reader)
         last = _last(reader)
-        totals = msgspec.json.decode(last[KEY], type=Totals)
+        totals = from_json(last[KEY], Totals)
         blocks = from_index(last[BLOCKS])
         if (
             not len(blocks) == totals.blocks == reader.num_record_batches - 1
@@ -296,10 +297,10 @@ def _header(reader: pa.RecordBatchFileReader) -> Header:
     raw = (reader.schema.metadata or {}).get(KEY)
     if raw is None:
         raise ValueError("an Arrow file that something else wrote")
-    version = msgspec.json.decode(raw, type=_Version).version
+    version = from_json(raw, _Version).version
     if version not in _READ:
         raise ValueError(f"of version {version}, this htrain reads versions {', '.join(map(str, _READ))}")
-    header = msgspec.json.decode(raw, type=Header)
+    header = from_json(raw, Header)
     if not is_sound(header.schema) or not reader.schema.equals(arrow_schema(header.schema, is_timed=header.is_timed)):
         raise ValueError("its columns are not those of its schema")
     return header

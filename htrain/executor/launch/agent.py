@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
+from htrain.decoding import from_json
 from htrain.errors import Error, PeerLost, PlanError, RunError, error_named
 from htrain.executor.host.address import address_of, address_within
 from htrain.executor.launch.agent_pulse import AgentPulse
@@ -283,7 +284,7 @@ class _Agent:
     def _prepare(self, said: Prepare) -> None:
         """Fetch the plan, and see whether the roles reach what they need."""
         try:
-            task = msgspec.json.decode(said.task, type=Task)
+            task = from_json(said.task, Task)
             for name in task.files:
                 self._fetch(name)
             if digest_of_file(self._folder / HEADER) != task.header_digest:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from mpi4py import MPI
 
+from htrain.decoding import from_json
 from htrain.errors import Error, Interrupted, RunError, UsageError, error_named
 from htrain.executor.host.address import address_of_name, address_within
 from htrain.executor.host.process import settle
@@ -171,7 +172,7 @@ def follow(network: Network) -> None:
     needed = _broadcast(b"")
     if not needed:
         return
-    request, _ = _all_told(_unreached(msgspec.json.decode(needed, type=Needed)))
+    request, _ = _all_told(_unreached(from_json(needed, Needed)))
     while not request.Test():
         time.sleep(_TURN_SECONDS)
     data = _broadcast(b"")

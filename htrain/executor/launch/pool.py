@@ -10,6 +10,7 @@ from contextlib import suppress
 import msgspec
 import psutil
 
+from htrain.decoding import from_json
 from htrain.executor.launch.play import thread_role
 from htrain.executor.launch.supervisor import (
     AGAIN,
@@ -171,7 +172,7 @@ class RoleProcesses:
         """Take what the supervisor has said."""
         try:
             while self._hears and self._connection.poll():
-                event = msgspec.json.decode(self._connection.recv_bytes(), type=Started | Ended | Rests)
+                event = from_json(self._connection.recv_bytes(), Started | Ended | Rests)
                 if isinstance(event, Started):
                     self.pids[event.role] = event.pid
                 elif isinstance(event, Rests):

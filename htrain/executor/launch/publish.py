@@ -8,8 +8,7 @@ from dataclasses import replace as replaced
 from secrets import token_hex
 from typing import Any
 
-import msgspec
-
+from htrain.decoding import converted
 from htrain.errors import Error, PublishError
 from htrain.executor.host.bell import Bell
 from htrain.executor.launch.coordinator import NoVersions
@@ -192,7 +191,7 @@ class Versions:
             raise PublishError(
                 f"{self._storage.address}/{gone}: is not there as it was written, and what is published builds on it: the next version has all rows"
             )
-        objects = [msgspec.convert(each, Object) for state in published.values() for each in state.get("objects", ())]
+        objects = [converted(each, Object) for state in published.values() for each in state.get("objects", ())]
         version = new_version(
             open.name,
             open.base,

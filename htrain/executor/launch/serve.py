@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from htrain.decoding import from_json
 from htrain.errors import CheckpointError, PlanError, UsageError
 from htrain.executor.host.address import address_of
 from htrain.executor.launch.coordinator import Coordinator, Outside
@@ -166,7 +167,7 @@ def _listening(folder: Path, host: str, port: int, *, servers: int, lease_second
 
 def _published(folder: Path) -> Address | None:
     try:
-        return msgspec.json.decode(read_file(folder / FILE, most_bytes=_MOST_BYTES), type=Address)
+        return from_json(read_file(folder / FILE, most_bytes=_MOST_BYTES), Address)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 
 from htrain.costs.roles import server_threads
+from htrain.decoding import from_json
 from htrain.errors import Error, PeerLost, error_named
 from htrain.executor.assembly import Assembly
 from htrain.executor.engine.context import process_endpoint
@@ -128,7 +129,7 @@ class ServerProcess:
     def _listen(self) -> None:
         try:
             while True:
-                said = msgspec.json.decode(self.connection.recv_bytes(), type=Said)
+                said = from_json(self.connection.recv_bytes(), Said)
                 with self._heard:
                     self._take(said)
                     self._heard.notify_all()
@@ -220,7 +221,7 @@ def _serving(parts: Assembly, endpoint: str, settings: RunSettings, network: Net
         connection.send_bytes(_encode(Listens(server.inbox.address)))
         while True:
             if connection.poll(_TICK_SECONDS):
-                word = msgspec.json.decode(connection.recv_bytes(), type=Serve | Tell | Leave)
+                word = from_json(connection.recv_bytes(), Serve | Tell | Leave)
                 if isinstance(word, Leave):
                     return
                 if isinstance(word, Serve):

@@ -24,6 +24,7 @@ from typing import Any, TextIO
 import msgspec
 import psutil
 
+from htrain.decoding import from_json
 from htrain.errors import Error
 from htrain.executor.engine.loops_of_nets import loops_of
 from htrain.executor.host.ahead import compile_ahead
@@ -127,7 +128,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
 
 def decode_assignment(data: bytes) -> Assignment:
     """The reverse of `encode_assignment`. Raises msgspec.DecodeError for other data."""
-    return msgspec.json.decode(data, type=Assignment, dec_hook=lambda kind, value: kind(value))
+    return from_json(data, Assignment, hook=lambda kind, value: kind(value))
 
 
 # -- starting one ----------------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ def _play(assignment: Assignment, connection: Connection) -> bytes:
             playing.begin(roles)
         playing.compile_ahead()
         while (said := playing.watch()).startswith(AGAIN):
-            playing.begin_again(msgspec.json.decode(said.removeprefix(AGAIN), type=Again))
+            playing.begin_again(from_json(said.removeprefix(AGAIN), Again))
         return said
     finally:
         playing.end(0.0 if said == KILL else _LAST_SECONDS)

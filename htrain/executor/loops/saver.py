@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import torch
 
+from htrain.decoding import from_json
 from htrain.errors import CheckpointError
 from htrain.executor.engine.marks import Marks, Snapshot
 from htrain.executor.host.apart import Apart
@@ -203,7 +204,7 @@ class Saver:
         seconds = _seconds_for(sum(tensor.nbytes for tensor in tensors.values()))
         try:
             said = apart.result(within=seconds)
-            saved = share.told(self._deltas, *msgspec.json.decode(said, type=tuple[SavedFile, bool]))
+            saved = share.told(self._deltas, *from_json(said, tuple[SavedFile, bool]))
         except Exception as error:  # whatever it is: without a word nobody would know that there is no share
             saved = self._refused(error)
         self.cpu_seconds += apart.cpu_seconds

@@ -17,6 +17,7 @@ import msgspec
 
 from htrain.data.growth import Cut
 from htrain.data.left import Left
+from htrain.decoding import from_json
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.identity import Identity
 from htrain.files import read_file
@@ -204,10 +205,10 @@ def _read(folder: Path) -> Manifest:
     except OSError as error:
         raise CheckpointError(f"{folder}: no complete checkpoint ({error.strerror}: {MANIFEST})") from error
     try:
-        version = msgspec.json.decode(data, type=_Version).version
+        version = from_json(data, _Version).version
         if version not in (VERSION, _WITH_BASES):
             raise CheckpointError(f"{path}: version {version}, this htrain reads versions {VERSION} and {_WITH_BASES}")
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = from_json(data, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedCheckpoint(f"{path}: damaged: {one_line_of(error)}") from error
     if manifest.checksum != _checksum(manifest) or data != _text(manifest):  # the checksum says nothing of spaces

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from htrain.decoding import from_json
 from htrain.errors import CheckpointError, UsageError
 from htrain.files import put_file, read_file
 from htrain.net.net import Parameter
@@ -48,7 +49,7 @@ def read_layout(run_folder: Path, digest: str) -> Layout | None:
     """The layout of the plan of this digest, as a run has kept it; None where it has not. Raises CheckpointError for one that is damaged."""
     path = _path(run_folder, digest)
     try:
-        layout = msgspec.json.decode(read_file(path, most_bytes=_MOST_BYTES), type=Layout)
+        layout = from_json(read_file(path, most_bytes=_MOST_BYTES), Layout)
     except FileNotFoundError:
         return None
     except OSError as error:

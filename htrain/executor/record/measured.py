@@ -13,6 +13,7 @@ import numpy as np
 
 from htrain.costs.expected import expected, expected_blobs
 from htrain.data.partition_file import read_facts
+from htrain.decoding import from_json
 from htrain.errors import CheckpointError, DataError
 from htrain.executor.record.sent import sent_in
 from htrain.files import put_file
@@ -191,7 +192,7 @@ def load_measured(folder: Path) -> Measured:
     """measured.json of a run folder. Raises CheckpointError when there is none, or it is damaged."""
     path = folder / FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Measured)
+        return from_json(path.read_bytes(), Measured)
     except OSError as error:
         raise CheckpointError(
             f"{folder}: has no {FILE} ({error.strerror}): want the folder of a run that came to its end"

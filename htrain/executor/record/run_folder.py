@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from htrain.decoding import from_json
 from htrain.errors import CheckpointError, UsageError
 from htrain.executor.host.process import Process, this_process
 from htrain.files import is_there, put_file, read_file
@@ -196,7 +197,7 @@ def _age_seconds(path: Path) -> float:
 def _read_owner(path: Path) -> Owner | None:
     """Who stands in owner.json; None where nobody does, or it cannot be read."""
     try:
-        return msgspec.json.decode(read_file(path, most_bytes=_MOST_BYTES), type=Owner)
+        return from_json(read_file(path, most_bytes=_MOST_BYTES), Owner)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -286,7 +287,7 @@ def read_record(run_folder: Path) -> RunRecord:
     """run.json of a run folder. Raises CheckpointError."""
     path = run_folder / RECORD
     try:
-        return msgspec.json.decode(read_file(path, most_bytes=_MOST_BYTES), type=RunRecord)
+        return from_json(read_file(path, most_bytes=_MOST_BYTES), RunRecord)
     except OSError as error:
         raise CheckpointError(f"{run_folder}: not a run folder ({RECORD}: {error.strerror})") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

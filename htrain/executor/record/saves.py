@@ -9,6 +9,7 @@ import msgspec
 
 from htrain.data.growth import Cut, still
 from htrain.data.left import Left
+from htrain.decoding import converted
 from htrain.errors import CheckpointError
 from htrain.executor.record.checkpoint import (
     VERSION,
@@ -57,7 +58,7 @@ class Saves:
         folder, sequence = self._open
         files = {role: SavedFile(*state["file"]) for role, state in saved.items() if state.get("file")}
         bases = {role: Base(*state["base"]) for role, state in saved.items() if state.get("base")}
-        states = {name: msgspec.convert(state, TrainerState) for name, state in trainers.items()}
+        states = {name: converted(state, TrainerState) for name, state in trainers.items()}
         epoch = min((state.position.epoch for state in states.values()), default=0)  # that some trainer still reads
         made = Manifest(
             VERSION,

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from htrain.decoding import msgpack_decoder
+
 SENT_TO = "sent_to"  # of a report
-_READER = msgspec.msgpack.Decoder(dict[str, int])
+_READER = msgpack_decoder(dict[str, int])
 
 
 def packed(num_bytes: Mapping[str, int]) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from htrain.decoding import converted, from_json
 from htrain.errors import CheckpointError
 from htrain.files import read_file
 
@@ -58,9 +59,9 @@ def read_validations(run_folder: Path) -> tuple[Validation, ...]:
 
 
 def _parsed(line: bytes) -> Validation:
-    values = msgspec.json.decode(line, type=dict[str, Any])
+    values = from_json(line, dict[str, Any])
     unknown = {name: math.nan for name in _NUMBERS if values.get(name, 0.0) is None}
-    return msgspec.convert(values | unknown, Validation)
+    return converted(values | unknown, Validation)
 
 
 def write_validations(run_folder: Path, validations: Iterable[Validation]) -> None:

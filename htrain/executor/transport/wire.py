@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
+from htrain.decoding import msgpack_decoder
 from htrain.errors import RunError
 from htrain.executor.engine.context import Context
 from htrain.executor.transport.rendezvous import FromAgent, FromLauncher
@@ -111,8 +112,8 @@ Message = Values | Hello | Addresses | Ready | Order | Beat | State | Failed | H
 Frame = bytes | memoryview
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Message)
-_KINDS = msgspec.msgpack.Decoder(list[tuple[str, str, Annotated[int, msgspec.Meta(ge=0, le=32)]]])
+_DECODER = msgpack_decoder(Message)
+_KINDS = msgpack_decoder(list[tuple[str, str, Annotated[int, msgspec.Meta(ge=0, le=32)]]])
 _MOST_KNOWN = 4096
 _SHOWN_CHARACTERS = 120
 _NOTHING = Bundle.room(Kinds.of((), (), ()), np.empty(0, np.int64))

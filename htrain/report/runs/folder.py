@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from htrain.decoding import from_json
 from htrain.errors import CheckpointError, Error
 from htrain.executor.record.checkpoint import Manifest
 from htrain.executor.record.identity import PlanIdentity
@@ -149,7 +150,7 @@ def _processes(folder: Path) -> set[_Place]:
     """The processes that the roles ran in; none where roles.json does not say."""
     try:
         text = read_file(folder / "roles.json", most_bytes=_MOST_BYTES)
-        return set(msgspec.json.decode(text, type=dict[str, _Place]).values())
+        return set(from_json(text, dict[str, _Place]).values())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return set()
 

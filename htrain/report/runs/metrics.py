@@ -14,6 +14,7 @@ from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
+from htrain.decoding import from_json
 from htrain.errors import CheckpointError
 from htrain.executor.record.figures import SHORTEST_STEADY_SECONDS
 from htrain.files import require_regular
@@ -159,8 +160,8 @@ def _line(data: bytes) -> Line | None:
     """Raises msgspec.MsgspecError, UnicodeDecodeError, RecursionError for what is no line of metrics."""
     if not data.endswith(b"\n"):
         return None
-    is_run = msgspec.json.decode(data, type=_Head).role == _RUN
-    return msgspec.json.decode(data, type=RunLine) if is_run else msgspec.json.decode(data, type=RoleLine)
+    is_run = from_json(data, _Head).role == _RUN
+    return from_json(data, RunLine) if is_run else from_json(data, RoleLine)
 
 
 @dataclass
