@@ -5,6 +5,7 @@ It is called with its own C interface, `cblas_sgemm`, which adds a product to wh
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -16,6 +17,7 @@ from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 _OF_AVX2 = ("haswell", "zen")  # what it calls its kernels for CPUs without AVX-512
 _ROW_MAJOR, _NOT_TRANSPOSED, _TRANSPOSED = 101, 111, 112  # of cblas.h
 _INT = ctypes.c_int
+_LOADING = threading.Lock()
 
 
 def is_ahead(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -103,7 +105,15 @@ def is_narrow() -> bool:
 
 @cache
 def _sgemm() -> Callable[..., None] | None:
-    """`cblas_sgemm` of the library, which is told to take one thread; None where there is no such library."""
+    """`cblas_sgemm` of the library; None where there is no such library. Threads that come to it at once all have it from the first: its settings may not
+    change while another multiplies."""
+    with _LOADING:
+        return _one_threaded_sgemm()
+
+
+@cache
+def _one_threaded_sgemm() -> Callable[..., None] | None:
+    """`cblas_sgemm` of the library, which is told to take one thread."""
     library = _library()
     if library is None:
         return None
