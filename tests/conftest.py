@@ -44,6 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzz", type=int, default=1, help="times as many tries of tests/system/test_fuzz.py, other ones each time"
     )
     parser.addoption(
+        "--drawn-models", type=int, default=4, help="how many drawn models tests/tools/test_drawn_models.py trains"
+    )
+    parser.addoption(
         "--drawn-plans", type=int, default=14, help="how many drawn plans tests/system/test_drawn_runs.py runs"
     )
 

@@ -115,7 +115,7 @@ def _divide(t: Translation, call: Call) -> None:
 
 def _power(t: Translation, call: Call) -> None:
     """A square is a product, as in torch: a general power is some ten times slower, and rounds otherwise."""
-    square = call.args[1] == 2
+    square = call.args[1] == 2 and call.tensor.dtype == call.meta["val"].dtype
     t.add(
         call.node,
         "Mul" if square else "Pow",
@@ -157,6 +157,8 @@ def _where(t: Translation, call: Call) -> None:
 
 def _masked_fill(t: Translation, call: Call) -> None:
     x, mask, value = call.args
+    if call.meta["val"].dtype == torch.bool and not isinstance(value, fx.Node):
+        value = bool(value)  # what is filled stays a mask, by whatever number
     t.add(call.node, "Where", (t.blob(mask), t.blob(value, like=call.meta["val"]), t.blob(x)))
 
 

@@ -348,7 +348,9 @@ def _at_most(size: Any, most: Mapping[Any, Any]) -> Any:
 def _scalar_dtype(value: float, like: torch.Tensor | None) -> torch.dtype:
     if like is None:
         return torch.float32 if isinstance(value, float) else torch.int64
-    return torch.float32 if isinstance(value, float) and not like.dtype.is_floating_point else like.dtype
+    if isinstance(value, float) and not like.dtype.is_floating_point:
+        return torch.float32
+    return torch.int64 if like.dtype is torch.bool and not isinstance(value, bool) else like.dtype
 
 
 def static_value(translation: Translation, node: fx.Node) -> Any:
