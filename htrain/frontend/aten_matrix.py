@@ -198,7 +198,8 @@ def _attention(t: Translation, call: Call) -> None:
     scores = t.step(call.node, "MatMul", (t.blob(q), transposed))
     scores = t.step(call.node, "Mul", (scores, t.blob(float(scale), like=q.meta["val"])))
     scores, seeing = _masked(t, call, scores)
-    weights = t.step(call.node, "Softmax", (scores,), {"axis": rank - 1})
+    last = max(len(q.meta["val"].shape), rank) - 1  # keys that all examples share have fewer dimensions than queries
+    weights = t.step(call.node, "Softmax", (scores,), {"axis": last})
     if seeing:
         weights = t.step(call.node, "Where", (seeing, weights, t.blob(0.0, like=q.meta["val"])))
     p = float(argument(call, 4, "dropout_p", 0.0))

@@ -18,6 +18,7 @@ from onnxscript import optimizer
 
 from htrain.errors import ModelError
 from htrain.frontend import (
+    onnx_bags,
     onnx_elementwise,
     onnx_gathers,
     onnx_matrix,
@@ -34,6 +35,7 @@ from htrain.frontend.onnx_operator import Operator
 from htrain.frontend.onnx_same import same_op
 from htrain.frontend.onnx_user_ops import user_op
 from htrain.frontend.onnx_weights import DTYPES, Stored, array_of, find_stored
+from htrain.frontend.quiet import quiet
 from htrain.net.net import B, Net, Shape
 from htrain.net.rewriting import only_needed
 from htrain.ops import OPS
@@ -47,13 +49,13 @@ _HANDLERS: dict[str, Callable[[Graph, Operator], None]] = {
     **onnx_matrix.HANDLERS,
     **onnx_shapes.HANDLERS,
     **onnx_gathers.HANDLERS,
+    **onnx_bags.HANDLERS,
     **onnx_recurrent.HANDLERS,
     **onnx_scattered.HANDLERS,
     **onnx_windows.HANDLERS,
 }
 _LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 _CURES = {
-    "Loop": "export nn.EmbeddingBag as nn.Embedding and a sum, or give htrain the PyTorch module itself",
     "InstanceNormalization": "give htrain the PyTorch module itself, which compiles with it",
 }
 
@@ -156,6 +158,7 @@ def _translate(
     _fold(
         model, {name for name, is_one in unmerged.trained.items() if is_one}
     )  # not before: it drops the Identities by which merged weights are told apart
+    onnx_bags.hoist_lookups(model.graph)
     nodes, constants = _parts(model.graph)
     stored = find_stored(
         constants, nodes, _dynamic(nodes, inputs), table_rows=table_rows, frozen=frozen, trained=unmerged.trained
@@ -167,7 +170,7 @@ def _translate(
         if value.name not in stored:
             array = array_of(value)
             graph.known[str(value.name)] = Known((array, array))
-    graph.done.update(onnx_gathers.parts_of_places(nodes))
+    graph.done.update(onnx_gathers.parts_of_places(nodes) | onnx_bags.sequences(nodes))
     try:
         for node in nodes:
             _translate_node(graph, node)
@@ -192,6 +195,9 @@ def _quantized(graph: Graph, nodes: Collection[ir.Node]) -> list[str]:
 
 def _translate_node(graph: Graph, node: ir.Node) -> None:
     if node in graph.done or graph.evaluate(node):
+        return
+    if node.op_type == "If" and node.domain == "":
+        _translate_branch(graph, node)
         return
     handler = (
         _HANDLERS.get(node.op_type) if node.domain in ("", "ai.onnx") else user_op if is_users(node.op_type) else None
@@ -218,6 +224,30 @@ def _translate_node(graph: Graph, node: ir.Node) -> None:
         read = value.is_graph_output() or any(use.node not in graph.done for use in value.uses())
         if read and str(value.name) not in graph.names:
             raise graph.refusal(node, f"htrain does not compute its output '{value.name}'")
+
+
+def _translate_branch(graph: Graph, node: ir.Node) -> None:
+    """The branch that is taken whatever the batch: exporters ask for sizes that they do not know, as before a Squeeze."""
+    asked = node.inputs[0]
+    known = graph.known.get(str(asked.name)) if asked is not None else None
+    if known is None or not known.constant:
+        raise graph.refusal(node, "goes another way by the values or the size of a batch: express it by Where")
+    branch = node.attributes["then_branch" if known.arrays[0].all() else "else_branch"].as_graph()
+    nodes, constants = _parts(branch)
+    for value in constants:
+        array = array_of(value)
+        if array.dtype.kind == "f" and array.size > 1:
+            raise graph.refusal(
+                node, f"'{value.name}' may be a weight, within a branch: give htrain the PyTorch module"
+            )
+        graph.known[str(value.name)] = Known((array, array))
+    for inner in nodes:
+        _translate_node(graph, inner)
+    for result, value in zip(node.outputs, branch.outputs, strict=True):
+        if (held := graph.known.get(str(value.name))) is not None:
+            graph.known[str(result.name)] = held
+        else:
+            graph.names[str(result.name)] = graph.blob_of(node, value)
 
 
 def _first_line(error: Exception) -> str:
@@ -259,7 +289,8 @@ def _fold(model: ir.Model, parameters: Collection[str]) -> None:
         for value in node.outputs:
             value.shape = None
     try:
-        optimizer.fold_constants_ir(model, should_fold=partial(_folds, parameters))
+        with quiet():
+            optimizer.fold_constants_ir(model, should_fold=partial(_folds, parameters))
     except (RuntimeError, ValueError, TypeError) as error:
         raise ModelError(f"a constant of the graph cannot be computed: {_first_line(error)}") from error
     RemoveUnusedNodesPass()(model)

@@ -1,11 +1,8 @@
 """torch.export behind one door: embedding calls kept whole, parameters without memory, one-line errors."""
 
-import io
-import logging
 import re
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -30,6 +27,7 @@ from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
 from htrain.frontend.masks import ChangedMaskError, SameMasks
 from htrain.frontend.packed_sequences import padded_sequences
+from htrain.frontend.quiet import quiet
 from htrain.frontend.sparse_products import SparseProducts, sparse_constants
 from htrain.frontend.tensor_length import symbolic_lengths
 from htrain.frontend.unchanged import unchanged
@@ -131,7 +129,7 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
             _unchecked_distributions(),
             _masks_as_given(),
             noted_guards() as guards,
-            _quiet(),
+            quiet(),
         ):
             with (
                 torch.enable_grad(),
@@ -266,16 +264,3 @@ def _masks_as_given() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = before
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without torch's own log lines, graphs and warnings about its internals: what matters comes as one error."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

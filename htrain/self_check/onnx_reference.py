@@ -132,6 +132,11 @@ class OnnxReference:
                     results = OPS[op.type].run(op, [leaf[1], places], len(label))
                     padded = torch.eq(known[op.inputs[1]], int(str(op.attrs["padding_idx"]))).unsqueeze(-1)
                     results = tuple(torch.where(padded, rows.detach(), rows) for rows in results)
+                elif op.type == "EmbeddingBag":
+                    table, ids, *weights = op.inputs
+                    leaf, places = read(values.tables[table], known[ids])
+                    leaves.setdefault(table, []).append(leaf)
+                    results = (_pooled(op, leaf[1][places], known[ids], *(known[name] for name in weights)),)
                 elif op.type == "Detach":  # behind a padding row of a weight
                     results = (known[op.inputs[0]].detach(),)
                 else:
@@ -145,6 +150,13 @@ class OnnxReference:
             parts = [(ids, rows.grad) for ids, rows in leaves[name] if rows.grad is not None]
             found.update({name: summed_rows(parts)} if parts else {})
         return found
+
+
+def _pooled(op: Op, rows: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+    """The sums or means of the rows[B,W,D] of bags, but for those of the padding row."""
+    kept = torch.ne(ids, int(str(op.attrs["padding_idx"]))).unsqueeze(-1).to(rows.dtype)
+    summed = (rows * kept if weights is None else rows * kept * weights.unsqueeze(-1)).sum(1)
+    return summed / kept.sum(1).clamp(min=1) if op.attrs["mode"] == "mean" else summed
 
 
 def _user_ops(graph: ir.Graph) -> list[type[OpRun]]:
@@ -257,5 +269,5 @@ def _repeat(graph: ir.Graph, table: ir.Value, period: ir.Value, padding: int) ->
         nodes = (wide, short, padded, found)
         for i, node in enumerate(nodes):
             node.outputs[0].name = f"{lookup.outputs[0].name}_htrain_{i}"
-        graph.insert_before(lookup, nodes)
+        (lookup.graph or graph).insert_before(lookup, nodes)  # which may be within a loop
         lookup.replace_input_with(1, found.outputs[0])

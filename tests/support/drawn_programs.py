@@ -94,7 +94,7 @@ class DrawnModel(nn.Module):
         values = [dense, sparse, seq]
         for step in self.steps:
             values.append(step.fn(self, *(values[place] for place in step.args)))
-        return self.top(torch.cat([values[place].reshape(len(sparse), -1) for place in self._read], 1)).squeeze(1)
+        return self.top(torch.cat([values[place].reshape(sparse.shape[0], -1) for place in self._read], 1)).squeeze(1)
 
     def part(self, module: nn.Module) -> int:
         """The place of another layer of this model."""
@@ -249,7 +249,7 @@ def _shaped(rng: random.Random, values: Values, model: DrawnModel) -> Step | Non
         ("roll", lambda m, x: x.roll(shift, dim)),
         ("pad", lambda m, x: F.pad(x, (1, shift))),
         ("view", lambda m, x: x.reshape(x.shape[0], size, -1)),
-        ("view of last", lambda m, x: x.reshape(len(x), -1, 2)),
+        ("view of last", lambda m, x: x.reshape(x.shape[0], -1, 2)),
         ("squeeze", lambda m, x: x.squeeze(dim)),
         ("expand", lambda m, x: x.unsqueeze(1).expand(-1, times, *x.shape[1:])),
         ("every other", lambda m, x: x[..., ::2]),
@@ -366,13 +366,13 @@ def _masked(rng: random.Random, values: Values, model: DrawnModel) -> Step | Non
             ),
         ),
         ("gathered", lambda m, c, x: x.gather(1, c % x.shape[1])),
-        ("row of each", lambda m, c, x: x[torch.arange(len(x)), c[:, 0] % x.shape[1]]),
+        ("row of each", lambda m, c, x: x[torch.arange(x.shape[0]), c[:, 0] % x.shape[1]]),
         ("one hot", lambda m, c, x: F.one_hot(c[:, 0] % 5, 5).float()),
         ("as numbers", lambda m, c, x: c.float() / ROWS),
-        ("last of some", lambda m, c, x: x[torch.arange(len(x)), (where(c).sum(1) - 1).clamp(min=0)]),
+        ("last of some", lambda m, c, x: x[torch.arange(x.shape[0]), (where(c).sum(1) - 1).clamp(min=0)]),
         ("hashed", lambda m, c, x: (c * 7 + 3) % ROWS),
-        ("largest place", lambda m, c, x: x.argmax(1).reshape(len(x), -1) % ROWS),
-        ("scattered", lambda m, c, x: torch.zeros(len(x), ROWS).scatter_add(1, c % ROWS, x)),
+        ("largest place", lambda m, c, x: x.argmax(1).reshape(x.shape[0], -1) % ROWS),
+        ("scattered", lambda m, c, x: torch.zeros(x.shape[0], ROWS).scatter_add(1, c % ROWS, x)),
         ("shifted", lambda m, c, x: torch.cat([c[:, 1:], torch.zeros_like(c[:, :1])], 1)),
         ("crossed", lambda m, c, x: (c[:, :1] * 5 + c) % ROWS),
         ("bucketized", lambda m, c, x: torch.bucketize(x.flatten(1), torch.tensor([-0.5, 0.0, 0.7]))),
@@ -443,6 +443,41 @@ def _weighted(rng: random.Random, values: Values, model: DrawnModel) -> Step | N
             (last, last),
             lambda w: lambda m, x: torch.einsum("...i,ij,...j->...", x, m.weights[w], x).unsqueeze(-1),
         ),
+        (
+            "attention over weights",
+            (out + 1, last),
+            lambda w: lambda m, x: F.scaled_dot_product_attention(x, m.weights[w], m.weights[w]),
+        ),
+        ("cosine with a weight", (last,), lambda w: lambda m, x: F.cosine_similarity(x, m.weights[w], -1)),
+        (
+            "cosines with weights",
+            (out + 1, last),
+            lambda w: lambda m, x: F.cosine_similarity(x.unsqueeze(-2), m.weights[w], -1),
+        ),
+        ("distances", (out + 1, last), lambda w: lambda m, x: (x.unsqueeze(-2) - m.weights[w] - 0.2).norm(dim=-1)),
+        ("cdist", (out + 1, last), lambda w: lambda m, x: torch.cdist(x, m.weights[w] + 3)),
+        ("the larger", (last,), lambda w: lambda m, x: torch.maximum(x, m.weights[w])),
+        ("or a weight", (last,), lambda w: lambda m, x: torch.where(x > 0.1, x, m.weights[w])),
+        ("lerp by a weight", (last,), lambda w: lambda m, x: torch.lerp(x, x.tanh(), m.weights[w])),
+        ("weights times it", (out, shape[1]), lambda w: lambda m, x: m.weights[w] @ x),
+        ("einsum with weights", (out, last), lambda w: lambda m, x: torch.einsum("...d,kd->...k", x, m.weights[w])),
+        ("tensordot", (last, out, 2), lambda w: lambda m, x: torch.tensordot(x, m.weights[w], dims=1)),
+        (
+            "a token before",
+            (1, *shape[2:]),
+            lambda w: lambda m, x: torch.cat([m.weights[w].expand(x.shape[0], *m.weights[w].shape), x], 1),
+        ),
+        ("addmm", (last, out), lambda w: lambda m, x: torch.addmm(x[:, :out], x, m.weights[w], beta=0.5, alpha=2)),
+        ("conv by weights", (out, shape[1], 2), lambda w: lambda m, x: F.conv1d(x, m.weights[w])),
+        ("norm by weights", (last,), lambda w: lambda m, x: F.layer_norm(x, (x.shape[-1],), m.weights[w], None)),
+        (
+            "softmax over weights",
+            (out + 1, last),
+            lambda w: lambda m, x: (x @ m.weights[w].T).softmax(-1) @ m.weights[w],
+        ),
+        ("row weights", (ROWS, last), lambda w: lambda m, x: x * m.weights[w][: x.shape[-1]].sum(0)),
+        ("prelu by a weight", (1,), lambda w: lambda m, x: F.prelu(x, m.weights[w])),
+        ("kron", (2, 2), lambda w: lambda m, x: torch.einsum("bi,jk->bijk", x, m.weights[w])),
         ("one weight twice", (last, last), lambda w: lambda m, x: (x @ m.weights[w]).tanh() @ m.weights[w].T),
     ]
     name, sizes, fn = rng.choice(ways)
