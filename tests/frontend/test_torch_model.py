@@ -80,6 +80,8 @@ def test_zoo_model_takes_ids_of_one_shared_table(name: str) -> None:
     assert tables[0].init == Init("uniform", (-(50**-0.5), 50**-0.5))
 
 
+SHARED = torch.tensor([[0.5, -1.0], [1.5, 0.25], [-0.75, 2.0]])
+
 FUNCTIONS = {
     "slices": lambda x: x[:, 1:3] + x[:, :2],
     "chunks": lambda x: x.chunk(2, dim=1)[0] * x.chunk(2, dim=1)[1],
@@ -115,6 +117,9 @@ FUNCTIONS = {
     ),
     "attention with fewer keys": lambda x: F.scaled_dot_product_attention(
         x.view(-1, 4, 1, 1), x[:, :2].view(-1, 2, 1, 1), x[:, 2:].reshape(-1, 2, 1, 1), enable_gqa=True
+    ).flatten(1),
+    "attention over what all share": lambda x: F.scaled_dot_product_attention(
+        x.view(-1, 2, 2), SHARED, 2 - SHARED
     ).flatten(1),
     "causal attention": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 2, 2)] * 3, is_causal=True).flatten(1),
     "sizes": lambda x: x.view(x.size(0), 2, 2).transpose(1, 2).reshape(x.size(0), -1) + torch.zeros(x.size(0), 1),
