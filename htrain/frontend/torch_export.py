@@ -28,6 +28,7 @@ from htrain.frontend.formulas import Formulas
 from htrain.frontend.gradient_rules import GradientRules
 from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
+from htrain.frontend.known_values import KnownValues
 from htrain.frontend.masks import ChangedMaskError, SameMasks
 from htrain.frontend.packed_sequences import padded_sequences
 from htrain.frontend.sparse_products import SparseProducts, sparse_constants
@@ -133,19 +134,12 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
             noted_guards() as guards,
             _quiet(),
         ):
-            with (
-                torch.enable_grad(),
-                GradientRules(),
-                SparseProducts(),
-                BatchParts(),
-                Dropouts(),
-                Formulas(),
-                traced_functions(),
-            ):
-                program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
+            program, known = _traced(model, example_inputs, shapes)
             if guards.by_values:
                 raise _ByValuesError(f"{_cannot(model)}: {_ANOTHER_WAY}{guards.by_values[0]}")
-            return program if _is_plain(program) else program.run_decompositions(_decompositions())
+            program = program if _is_plain(program) else program.run_decompositions(_decompositions())
+            known.require_unchanged(program.graph_signature.buffers_to_mutate.values())
+            return program
     except ModelError:
         raise
     except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
@@ -153,6 +147,24 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
         place = guards.fixing[0] if guards.fixing and _FIXED in why else place_of(model, error)
         kind = _FixedBatchError if _FIXED in why else _ByValuesError if _VALUES in why else ModelError
         raise kind(f"{_cannot(model)}: {why}{place}") from error
+
+
+def _traced(
+    model: nn.Module, example_inputs: Mapping[str, torch.Tensor], shapes: Mapping[str, Any]
+) -> tuple[ExportedProgram, KnownValues]:
+    """What torch makes of a module whose functions are followed. Raises ModelError for what cannot be followed, and torch's own errors."""
+    with (
+        torch.enable_grad(),
+        GradientRules(),
+        SparseProducts(),
+        BatchParts(),
+        Dropouts(),
+        Formulas(),
+        traced_functions(),
+        KnownValues(model) as known,
+    ):
+        program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=dict(shapes), strict=False)
+    return program, known
 
 
 def _cannot(model: nn.Module) -> str:
