@@ -95,12 +95,27 @@ def _selected(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     while rank and isinstance(mask.shape[rank - 1], int) and mask.shape[rank - 1] == 1:
         rank -= 1
     row = input.shape[rank:]
-    alike = mask.dim() == input.dim() and str(input.shape[:rank]) == str(mask.shape[:rank])
+    alike = mask.dim() == input.dim() and all(map(_may_be_equal, input.shape[:rank], mask.shape[:rank]))
     if not rank or not alike or not all(isinstance(size, int) for size in row):
         return torch.masked_select(input, mask)
     if rank == mask.dim():  # the mask itself, for torch knows how many it picks by what it is
         return input[mask]
-    return input[mask.reshape(mask.shape[:rank])].reshape(-1)
+    return input[_of_rows(mask, rank)].reshape(-1)
+
+
+def _of_rows(mask: torch.Tensor, rank: int) -> torch.Tensor:
+    """A mask without its last dimensions, of size 1: the very tensor that `mask.view(-1, 1, 1)` was made of, for others may pick by it."""
+    base = mask._base
+    if rank != 1 or base is None or base.dim() != 1 or str(base.shape) != str(mask.shape[:1]):
+        return mask.reshape(mask.shape[:rank])
+    same = base.stride() == mask.stride()[:1] and base.storage_offset() == mask.storage_offset()
+    return base if same else mask.reshape(mask.shape[:rank])
+
+
+def _may_be_equal(size: Any, other: Any) -> bool:
+    """Of the batch's size each input has a symbol of its own."""
+    both = isinstance(size, torch.SymInt) and isinstance(other, torch.SymInt)
+    return both or str(size) == str(other)
 
 
 _FORMULAS: dict[Any, Callable[..., Any]] = {

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from htrain.errors import ModelError
 from htrain.frontend.blame import users_line
+from htrain.frontend.packed_sequences import Listed
 
 MOST_BYTES = 1 << 20  # of a value: a larger buffer is a parameter with a file, of which a checkpoint may hold another
 _ASKING = frozenset(
@@ -173,6 +174,8 @@ class KnownValues(TorchFunctionMode):
         if value is not _UNKNOWN:
             return self._taken(value, tensors)
         trained = [self._trained[id(tensor)][1] for tensor in tensors if id(tensor) in self._trained]
+        if func is torch.Tensor.numpy and not trained and not isinstance(args[0].numel(), int):
+            return Listed(args[0], "numpy")
         if not trained:
             return func(*args, **given)
         try:

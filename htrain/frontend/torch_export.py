@@ -30,7 +30,7 @@ from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
 from htrain.frontend.known_values import KnownValues
 from htrain.frontend.masks import ChangedMaskError, SameMasks
-from htrain.frontend.packed_sequences import padded_sequences
+from htrain.frontend.packed_sequences import noted_lengths, padded_sequences
 from htrain.frontend.sparse_products import SparseProducts, sparse_constants
 from htrain.frontend.tensor_length import symbolic_lengths
 from htrain.frontend.unchanged import unchanged
@@ -55,6 +55,7 @@ _TRANSLATED = (
     "square.default",
 )
 SUPPOSED = "htrain_supposed"  # in the meta of a program's module: the lines that ask whether a mask picks anything, where the answer was yes
+OF_LENGTHS = "htrain_lengths"  # likewise: the lines that may ask how long the longest sequence of a batch is
 _LARGEST = 1 << 31  # with no bound, torch asks for one where the number of elements would not be an int64
 _WRITING = ("batch_norm.default",)
 _FIXED = (
@@ -84,8 +85,10 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     `model` may be on the meta device; it is left as it was. What forward() says about gradients is in the program
     (`htrain.frontend.gradient_rules`). Raises ModelError in one line when torch cannot capture it.
     """
-    with sparse_constants(model):
-        return _exported_at_last(model, example_inputs)
+    with sparse_constants(model), noted_lengths() as lines:
+        program = _exported_at_last(model, example_inputs)
+    program.graph_module.meta[OF_LENGTHS] = tuple(lines)
+    return program
 
 
 def _exported_at_last(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
@@ -106,6 +109,14 @@ def _exported_anew(model: nn.Module, example_inputs: Mapping[str, torch.Tensor],
     if isinstance(error, _FixedBatchError):
         with symbolic_casts(model):
             return _exported(model, example_inputs)
+    try:
+        return _exported_with_masks(model, example_inputs)
+    except _ByValuesError:  # which may ask for int() of how many a mask picks
+        with symbolic_casts(model):
+            return _exported_with_masks(model, example_inputs)
+
+
+def _exported_with_masks(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     with SameMasks() as masks:
         program = _exported(model, example_inputs)
     program.graph_module.meta[SUPPOSED] = tuple(masks.supposed)

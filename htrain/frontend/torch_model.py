@@ -18,7 +18,7 @@ from htrain.frontend.graph_outputs import logit_of, needed_for, other_outputs, o
 from htrain.frontend.heads import with_heads
 from htrain.frontend.indexed_tables import write_lookups
 from htrain.frontend.module_checks import check_module
-from htrain.frontend.torch_export import SUPPOSED, export, is_bag
+from htrain.frontend.torch_export import OF_LENGTHS, SUPPOSED, export, is_bag
 from htrain.frontend.translation import PickedShapeError, Translation, dtype_name, static_value
 from htrain.frontend.unwritten import UNWRITTEN
 from htrain.net.net import Init, Net, Parameter
@@ -68,8 +68,10 @@ def capture(
     kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
     mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
     supposed = program.graph_module.meta.get(SUPPOSED, ())
-    notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing, *_supposed(supposed))
-    captured = Captured(used, kept, notes, supposed=supposed)
+    of_lengths = program.graph_module.meta.get(OF_LENGTHS, ())
+    supposing = (*_supposed(supposed), *_of_lengths(of_lengths))
+    notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing, *supposing)
+    captured = Captured(used, kept, notes, supposed=supposed, of_lengths=of_lengths)
     return with_heads(captured, other_outputs(program, outputs), partial(_grown, program, translation, needed))
 
 
@@ -90,6 +92,16 @@ def _supposed(lines: Sequence[str]) -> list[str]:
         [
             f"a mask is taken to pick something in every batch ({', '.join(lines)}): sums over nothing are 0, with no other way to go"
         ]
+        if lines
+        else []
+    )
+
+
+def _of_lengths(lines: Sequence[str]) -> list[str]:
+    """A sentence for the lines that take packed sequences apart, or pad them to the longest of a batch."""
+    told = "packed sequences are taken apart, or padded to the longest of a batch"
+    return (
+        [f"{told} ({', '.join(lines)}): here they are as long as what was packed, with zeros behind their ends"]
         if lines
         else []
     )
