@@ -4,13 +4,16 @@ is captured.
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from htrain.errors import ModelError
 
 Number = Callable[[], Any]
 
@@ -118,11 +121,52 @@ def _may_be_equal(size: Any, other: Any) -> bool:
     return both or str(size) == str(other)
 
 
+def _taken_along(input: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """torch asks whether the sizes of the batch are 1, to broadcast these."""
+    if dim is None or input.dim() != indices.dim():
+        return torch.take_along_dim(input, indices, dim)
+    along = dim % input.dim()
+    sizes = [
+        size if isinstance(own, int) and own == 1 else own for own, size in zip(input.shape, indices.shape, strict=True)
+    ]
+    of_input, of_indices = [*sizes], [*sizes]
+    of_input[along], of_indices[along] = input.shape[along], indices.shape[along]
+    return input.expand(of_input).gather(along, indices.expand(of_indices))
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Raises ModelError for as many classes as a batch has."""
+    if (
+        isinstance(num_classes, int)
+        and num_classes < 0
+        and any(isinstance(size, torch.SymInt) for size in tensor.shape)
+    ):
+        raise ModelError(
+            "forward() calls F.one_hot() without num_classes, which is then the largest id of a batch and 1: give it a number"
+        )
+    return F.one_hot(tensor, num_classes)
+
+
+def _times_vector(
+    input: torch.Tensor, mat: torch.Tensor, vec: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    return beta * input + alpha * (mat @ vec)
+
+
+def _multiplied(tensors: Sequence[torch.Tensor], *, out: None = None) -> torch.Tensor:
+    """From the left: torch takes the order that is cheapest for the sizes that it sees."""
+    return reduce(torch.matmul, tensors)
+
+
 _FORMULAS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.Tensor.fill_diagonal_: _diagonal_filled,
+    **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), _taken_along),
+    **dict.fromkeys((torch.addmv, torch.Tensor.addmv), _times_vector),
+    **dict.fromkeys((F.one_hot,), _one_hot),
+    torch.linalg.multi_dot: _multiplied,
     **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), _selected),
 }
 

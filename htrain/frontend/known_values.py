@@ -68,8 +68,8 @@ class _Slot:
 
     @property
     def held(self) -> Any:
-        """The tensor that is there now: torch puts another there while it traces."""
-        return self.space.get(self.key)
+        """The tensor that is there now: torch puts another there while it traces. A space of torch.jit has no get()."""
+        return next((self.space[key] for key in (self.key,) if key in self.space), None)
 
 
 class KnownValues(TorchFunctionMode):
@@ -104,7 +104,8 @@ class KnownValues(TorchFunctionMode):
         for tensor in _tensors((args, given)):
             self._meet(tensor)
         if name in ("__getitem__", "__setitem__"):
-            args = (args[0], self._in_numbers(args[1]), *args[2:])
+            index = self._in_numbers(args[1])
+            args = (args[0], self._in_places(index) if name == "__getitem__" else index, *args[2:])
         elif name in _SIZED or name in _MAKING:
             first = 0 if name in _MAKING else 1
             args = (*args[:first], *map(self._in_numbers, args[first:]))
@@ -234,6 +235,15 @@ class KnownValues(TorchFunctionMode):
             return type(value)(map(self._in_numbers, value))
         whole = isinstance(value, torch.Tensor) and not value.dim() and _is_whole(value) and self._is_known(value)
         return self._in_list(value) if whole else value
+
+    def _in_places(self, index: Any) -> Any:
+        """An index with the places of what a known mask of one dimension picks."""
+        if type(index) is tuple:
+            return tuple(map(self._in_places, index))
+        if not isinstance(index, torch.Tensor) or index.dtype != torch.bool or index.dim() != 1:
+            return index
+        found = self._computed(torch.Tensor.nonzero, (index,), {})
+        return index if found is _UNKNOWN else self._taken(found, [index])[:, 0]
 
     def _in_list(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not self._is_known(value):

@@ -157,7 +157,13 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
         why = _one_line(error)
         place = guards.fixing[0] if guards.fixing and _FIXED in why else place_of(model, error)
         kind = _FixedBatchError if _FIXED in why else _ByValuesError if _VALUES in why else ModelError
-        raise kind(f"{_cannot(model)}: {why}{place}") from error
+        raise kind(f"{_cannot(model)}: {why}{place}{_scripted(model)}") from error
+
+
+def _scripted(model: nn.Module) -> str:
+    """What is said beside an error of a model with a module of torch.jit, which may be why."""
+    names = [path for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)]
+    return f"; module '{names[0]}' is of torch.jit: give the nn.Module that it was made of" if names else ""
 
 
 def _traced(

@@ -238,6 +238,11 @@ def _declare_parameter(
     values: dict[str, torch.Tensor],
 ) -> None:
     trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+    if isinstance(tensor, nn.Parameter) and tensor.is_complex() and (trained or tensor.is_meta):
+        raise ModelError(
+            f"parameter '{name}' is {dtype_name(tensor.dtype)}: keep its parts, nn.Parameter(torch.view_as_real(values)), "
+            f"and take torch.view_as_complex of these in forward()"
+        )
     constant = (
         not isinstance(tensor, nn.Parameter) or not tensor.is_floating_point()
     )  # masks and places, which nothing trains
@@ -309,7 +314,8 @@ def _translate(translation: Translation, node: fx.Node) -> None:
         return
     call, handler = Call(node), handler_of(name, of_complex=_is_complex(node))
     if handler is None:
-        raise refuse(translation, call, CURES.get(name, "htrain has no such op"))
+        of_complex = " of complex numbers" if _of_complex(node) else ""
+        raise refuse(translation, call, CURES.get(name, f"htrain has no such op{of_complex}"))
     try:
         handler(translation, call)
     except PickedShapeError as error:
@@ -346,6 +352,13 @@ def _check_result(translation: Translation, node: fx.Node) -> None:
     if blob.dtype != dtype_name(dtype) or blob.shape != shape:
         sizes = ",".join(map(str, shape))
         raise refuse(translation, Call(node), f"it would give {blob}, want {dtype_name(dtype)}[{sizes}]")
+
+
+def _of_complex(node: fx.Node) -> bool:
+    """Whether a node takes or gives complex numbers."""
+    return any(
+        isinstance(each.meta.get("val"), torch.Tensor) and _is_complex(each) for each in (node, *node.all_input_nodes)
+    )
 
 
 def _is_complex(node: fx.Node) -> bool:

@@ -89,6 +89,7 @@ ACCEPTED: dict[str, Forward] = {
     "slices": lambda m, x, ids: torch.cat([x[:, m.places[i] : m.places[i + 1]].sum(1, keepdim=True) for i in range(2)], 1),
     "splits": lambda m, x, ids: torch.stack([p.mean(1) for p in x.split(m.sizes.tolist(), 1)], 1),
     "split by a tensor": lambda m, x, ids: torch.stack([p.mean(1) for p in torch.tensor_split(x, m.sizes, 1)], 1),
+    "masks": lambda m, x, ids: x[:, m.flags].reshape(len(x), -1, 4) * torch.arange(3)[m.flags[:3]].sum(),
     "numpy": lambda m, x, ids: x * float(m.sizes.cpu().numpy().sum()) + torch.from_numpy(np.where(m.flags.numpy(), 1.0, 0.5)).float().sum(),
     "sizes": lambda m, x, ids: x.view(-1, 5, m.count, 2).transpose(2, 3).reshape(-1, 5, int(m.count) * 2) + x.topk(m.count, 1)[0].sum(1, keepdim=True),
     "walked": lambda m, x, ids: sum(x[:, int(i)] * i for i in m.sizes) + sum(x[:, i] for i in m.flags.nonzero().flatten().tolist()),
@@ -105,6 +106,21 @@ ACCEPTED: dict[str, Forward] = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_what_is_known_before_a_batch_says_what_is_captured(name: str) -> None:
     model = capture_model(Model(ACCEPTED[name]), schema=CRITEO, example_inputs=IDS, logit="", label="")
+    assert model.compare(Options()) == ()
+    assert not any("mask" in note for note in model.captured.notes)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_module_that_torch_jit_has_traced_is_captured() -> None:
+    traced = Model(lambda m, x, ids: m.traced(x) * int(m.count))
+    traced.traced = torch.jit.trace(nn.Linear(4, 4), torch.zeros(2, 4))
+    model = capture_model(traced, schema=CRITEO, example_inputs=IDS, logit="", label="")
+    assert model.compare(Options()) == ()
+
+
+def test_what_is_taken_along_a_dimension_holds_for_any_batch() -> None:
+    taken = Model(lambda m, x, ids: torch.take_along_dim(x, (ids % 5)[:, :, None], 1) * torch.arange(5)[:, None])
+    model = capture_model(taken, schema=CRITEO, example_inputs=IDS, logit="", label="")
     assert model.compare(Options()) == ()
 
 
