@@ -21,7 +21,9 @@ from htrain.errors import ModelError
 from htrain.frontend.blame import users_line
 from htrain.frontend.packed_sequences import Listed
 
-MOST_BYTES = 1 << 20  # of a value: a larger buffer is a parameter with a file, of which a checkpoint may hold another
+MOST_BYTES = (
+    1 << 20
+)  # of a constant, which a plan holds in its nets: a larger buffer is a parameter with a file, as a checkpoint may have another
 _ASKING = frozenset(
     {"item", "tolist", "numpy", "is_nonzero", "equal", "allclose", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__array__",
      "__format__", "__contains__"}

@@ -17,6 +17,7 @@ from htrain.frontend.draws import draws_always, draws_of
 from htrain.frontend.graph_outputs import logit_of, needed_for, other_outputs, own_outputs
 from htrain.frontend.heads import with_heads
 from htrain.frontend.indexed_tables import write_lookups
+from htrain.frontend.known_values import MOST_BYTES
 from htrain.frontend.module_checks import check_module
 from htrain.frontend.torch_export import OF_LENGTHS, SUPPOSED, export, is_bag
 from htrain.frontend.translation import PickedShapeError, Translation, dtype_name, static_value
@@ -25,8 +26,6 @@ from htrain.net.net import Init, Net, Parameter
 from htrain.net.rewriting import only_needed
 from htrain.net.slices import leading_to
 from htrain.ops.draw import is_draw, is_noise
-
-_CONSTANT_BYTES = 1 << 20  # a larger buffer is a parameter with a file: plans hold constants in their nets
 
 
 def capture(
@@ -249,7 +248,7 @@ def _declare_parameter(
     if id(tensor) in declared:  # tied: the first name wins
         translation.names[node] = declared[id(tensor)]
         return
-    if constant and not tensor.is_meta and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES:
+    if constant and not tensor.is_meta and tensor.numel() * tensor.element_size() <= MOST_BYTES:
         translation.static[node] = tensor
         translation.buffers[node] = name
         return
