@@ -3,7 +3,7 @@
 from torch import fx
 
 from htrain.frontend.aten_forms import Call, Handler, argument, refuse
-from htrain.frontend.aten_parts import cut
+from htrain.frontend.aten_parts import assign, cut
 from htrain.frontend.translation import Translation, dtype_name
 from htrain.net.net import Attr, BatchDim
 
@@ -210,6 +210,7 @@ SHAPES: dict[str, Handler] = {
     "stack.default": _stack,
     "unbind.int": _unbind,
     "slice.Tensor": _slice,
+    "slice_scatter.default": assign,
     "select.int": _select,
     "tril.default": _triangle("Tril"),
     "triu.default": _triangle("Triu"),

@@ -78,10 +78,10 @@ def noted_guards() -> Iterator[Guards]:
             value = original(self, *args, **given)
         except GuardOnDataDependentSymNode:
             if asked_by_model():
-                noted.by_values.append(_users_line(sys._getframe(1)))
+                noted.by_values.append(users_line(sys._getframe(1)))
             raise
         fixes = any(self.replacements[symbol].is_number for symbol in set(self.replacements) - known)
-        if (fixes or len(self.guards) > guards) and (line := _users_line(sys._getframe(1))):
+        if (fixes or len(self.guards) > guards) and (line := users_line(sys._getframe(1))):
             noted.fixing.insert(fixing if fixes else len(noted.fixing), line)
             fixing += fixes
         return value
@@ -111,7 +111,7 @@ def asking() -> tuple[FrameType | None, bool]:
     return frame, by_python
 
 
-def _users_line(frame: FrameType | None) -> str:
+def users_line(frame: FrameType | None) -> str:
     """The innermost line that is neither torch's, NumPy's, htrain's nor Python's own; "" where there is none within a capture."""
     while frame is not None and not frame.f_code.co_filename.endswith(_CAPTURE):
         name = frame.f_code.co_filename

@@ -26,6 +26,7 @@ class Captured:
     `values` are the tensors of parameters whose init is `file`. `notes` say, a sentence each, what the frontend decided that the user may want to know.
     `origins` are those of an ONNX file's parameters: several tensors where the file stores one weight more than once, and none for what it left out, as it
     started as zeros. `supposed` are the lines (`model.py:31`) that ask whether a mask picks anything: the net is that of batches in which it does.
+    `of_lengths` are those that pad packed sequences to the longest of a batch, or take them apart: the net is that of sequences of full length.
     """
 
     net: Net
@@ -33,6 +34,7 @@ class Captured:
     notes: tuple[str, ...] = ()
     origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
     supposed: tuple[str, ...] = ()
+    of_lengths: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
 
     @property

@@ -4,13 +4,16 @@ is captured.
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from htrain.errors import ModelError
 
 Number = Callable[[], Any]
 
@@ -95,12 +98,64 @@ def _selected(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     while rank and isinstance(mask.shape[rank - 1], int) and mask.shape[rank - 1] == 1:
         rank -= 1
     row = input.shape[rank:]
-    alike = mask.dim() == input.dim() and str(input.shape[:rank]) == str(mask.shape[:rank])
+    alike = mask.dim() == input.dim() and all(map(_may_be_equal, input.shape[:rank], mask.shape[:rank]))
     if not rank or not alike or not all(isinstance(size, int) for size in row):
         return torch.masked_select(input, mask)
     if rank == mask.dim():  # the mask itself, for torch knows how many it picks by what it is
         return input[mask]
-    return input[mask.reshape(mask.shape[:rank])].reshape(-1)
+    return input[_of_rows(mask, rank)].reshape(-1)
+
+
+def _of_rows(mask: torch.Tensor, rank: int) -> torch.Tensor:
+    """A mask without its last dimensions, of size 1: the very tensor that `mask.view(-1, 1, 1)` was made of, for others may pick by it."""
+    base = mask._base
+    if rank != 1 or base is None or base.dim() != 1 or str(base.shape) != str(mask.shape[:1]):
+        return mask.reshape(mask.shape[:rank])
+    same = base.stride() == mask.stride()[:1] and base.storage_offset() == mask.storage_offset()
+    return base if same else mask.reshape(mask.shape[:rank])
+
+
+def _may_be_equal(size: Any, other: Any) -> bool:
+    """Of the batch's size each input has a symbol of its own."""
+    both = isinstance(size, torch.SymInt) and isinstance(other, torch.SymInt)
+    return both or str(size) == str(other)
+
+
+def _taken_along(input: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """torch asks whether the sizes of the batch are 1, to broadcast these."""
+    if dim is None or input.dim() != indices.dim():
+        return torch.take_along_dim(input, indices, dim)
+    along = dim % input.dim()
+    sizes = [
+        size if isinstance(own, int) and own == 1 else own for own, size in zip(input.shape, indices.shape, strict=True)
+    ]
+    of_input, of_indices = [*sizes], [*sizes]
+    of_input[along], of_indices[along] = input.shape[along], indices.shape[along]
+    return input.expand(of_input).gather(along, indices.expand(of_indices))
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Raises ModelError for as many classes as a batch has."""
+    if (
+        isinstance(num_classes, int)
+        and num_classes < 0
+        and any(isinstance(size, torch.SymInt) for size in tensor.shape)
+    ):
+        raise ModelError(
+            "forward() calls F.one_hot() without num_classes, which is then the largest id of a batch and 1: give it a number"
+        )
+    return F.one_hot(tensor, num_classes)
+
+
+def _times_vector(
+    input: torch.Tensor, mat: torch.Tensor, vec: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    return beta * input + alpha * (mat @ vec)
+
+
+def _multiplied(tensors: Sequence[torch.Tensor], *, out: None = None) -> torch.Tensor:
+    """From the left: torch takes the order that is cheapest for the sizes that it sees."""
+    return reduce(torch.matmul, tensors)
 
 
 _FORMULAS: dict[Any, Callable[..., Any]] = {
@@ -108,6 +163,10 @@ _FORMULAS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.Tensor.fill_diagonal_: _diagonal_filled,
+    **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), _taken_along),
+    **dict.fromkeys((torch.addmv, torch.Tensor.addmv), _times_vector),
+    **dict.fromkeys((F.one_hot,), _one_hot),
+    torch.linalg.multi_dot: _multiplied,
     **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), _selected),
 }
 

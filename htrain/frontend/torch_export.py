@@ -25,8 +25,9 @@ from htrain.frontend.formulas import Formulas
 from htrain.frontend.gradient_rules import GradientRules
 from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
+from htrain.frontend.known_values import KnownValues
 from htrain.frontend.masks import ChangedMaskError, SameMasks
-from htrain.frontend.packed_sequences import padded_sequences
+from htrain.frontend.packed_sequences import noted_lengths, padded_sequences
 from htrain.frontend.quiet import quiet
 from htrain.frontend.sparse_products import SparseProducts, sparse_constants
 from htrain.frontend.tensor_length import symbolic_lengths
@@ -52,6 +53,7 @@ _TRANSLATED = (
     "square.default",
 )
 SUPPOSED = "htrain_supposed"  # in the meta of a program's module: the lines that ask whether a mask picks anything, where the answer was yes
+OF_LENGTHS = "htrain_lengths"  # likewise: the lines that may ask how long the longest sequence of a batch is
 _LARGEST = 1 << 31  # with no bound, torch asks for one where the number of elements would not be an int64
 _WRITING = ("batch_norm.default",)
 _FIXED = (
@@ -81,8 +83,10 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     `model` may be on the meta device; it is left as it was. What forward() says about gradients is in the program
     (`htrain.frontend.gradient_rules`). Raises ModelError in one line when torch cannot capture it.
     """
-    with sparse_constants(model):
-        return _exported_at_last(model, example_inputs)
+    with sparse_constants(model), noted_lengths() as lines:
+        program = _exported_at_last(model, example_inputs)
+    program.graph_module.meta[OF_LENGTHS] = tuple(lines)
+    return program
 
 
 def _exported_at_last(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
@@ -103,6 +107,14 @@ def _exported_anew(model: nn.Module, example_inputs: Mapping[str, torch.Tensor],
     if isinstance(error, _FixedBatchError):
         with symbolic_casts(model):
             return _exported(model, example_inputs)
+    try:
+        return _exported_with_masks(model, example_inputs)
+    except _ByValuesError:  # which may ask for int() of how many a mask picks
+        with symbolic_casts(model):
+            return _exported_with_masks(model, example_inputs)
+
+
+def _exported_with_masks(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     with SameMasks() as masks:
         program = _exported(model, example_inputs)
     program.graph_module.meta[SUPPOSED] = tuple(masks.supposed)
@@ -131,26 +143,43 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
             noted_guards() as guards,
             quiet(),
         ):
-            with (
-                torch.enable_grad(),
-                GradientRules(),
-                SparseProducts(),
-                BatchParts(),
-                Dropouts(),
-                Formulas(),
-                traced_functions(),
-            ):
-                program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=shapes, strict=False)
+            program, known = _traced(model, example_inputs, shapes)
             if guards.by_values:
                 raise _ByValuesError(f"{_cannot(model)}: {_ANOTHER_WAY}{guards.by_values[0]}")
-            return program if _is_plain(program) else program.run_decompositions(_decompositions())
+            program = program if _is_plain(program) else program.run_decompositions(_decompositions())
+            known.require_unchanged(program.graph_signature.buffers_to_mutate.values())
+            return program
     except ModelError:
         raise
     except (Exception, SystemExit) as error:  # a forward() that calls sys.exit()
         why = _one_line(error)
         place = guards.fixing[0] if guards.fixing and _FIXED in why else place_of(model, error)
         kind = _FixedBatchError if _FIXED in why else _ByValuesError if _VALUES in why else ModelError
-        raise kind(f"{_cannot(model)}: {why}{place}") from error
+        raise kind(f"{_cannot(model)}: {why}{place}{_scripted(model)}") from error
+
+
+def _scripted(model: nn.Module) -> str:
+    """What is said beside an error of a model with a module of torch.jit, which may be why."""
+    names = [path for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)]
+    return f"; module '{names[0]}' is of torch.jit: give the nn.Module that it was made of" if names else ""
+
+
+def _traced(
+    model: nn.Module, example_inputs: Mapping[str, torch.Tensor], shapes: Mapping[str, Any]
+) -> tuple[ExportedProgram, KnownValues]:
+    """What torch makes of a module whose functions are followed. Raises ModelError for what cannot be followed, and torch's own errors."""
+    with (
+        torch.enable_grad(),
+        GradientRules(),
+        SparseProducts(),
+        BatchParts(),
+        Dropouts(),
+        Formulas(),
+        traced_functions(),
+        KnownValues(model) as known,
+    ):
+        program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=dict(shapes), strict=False)
+    return program, known
 
 
 def _cannot(model: nn.Module) -> str:

@@ -17,16 +17,15 @@ from htrain.frontend.draws import draws_always, draws_of
 from htrain.frontend.graph_outputs import logit_of, needed_for, other_outputs, own_outputs
 from htrain.frontend.heads import with_heads
 from htrain.frontend.indexed_tables import write_lookups
+from htrain.frontend.known_values import MOST_BYTES
 from htrain.frontend.module_checks import check_module
-from htrain.frontend.torch_export import SUPPOSED, export, is_bag
+from htrain.frontend.torch_export import OF_LENGTHS, SUPPOSED, export, is_bag
 from htrain.frontend.translation import PickedShapeError, Translation, dtype_name, static_value
 from htrain.frontend.unwritten import UNWRITTEN
 from htrain.net.net import Init, Net, Parameter
 from htrain.net.rewriting import only_needed
 from htrain.net.slices import leading_to
 from htrain.ops.draw import is_draw, is_noise
-
-_CONSTANT_BYTES = 1 << 20  # a larger buffer is a parameter with a file: plans hold constants in their nets
 
 
 def capture(
@@ -68,8 +67,10 @@ def capture(
     kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
     mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
     supposed = program.graph_module.meta.get(SUPPOSED, ())
-    notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing, *_supposed(supposed))
-    captured = Captured(used, kept, notes, supposed=supposed)
+    of_lengths = program.graph_module.meta.get(OF_LENGTHS, ())
+    supposing = (*_supposed(supposed), *_of_lengths(of_lengths))
+    notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing, *supposing)
+    captured = Captured(used, kept, notes, supposed=supposed, of_lengths=of_lengths)
     return with_heads(captured, other_outputs(program, outputs), partial(_grown, program, translation, needed))
 
 
@@ -90,6 +91,16 @@ def _supposed(lines: Sequence[str]) -> list[str]:
         [
             f"a mask is taken to pick something in every batch ({', '.join(lines)}): sums over nothing are 0, with no other way to go"
         ]
+        if lines
+        else []
+    )
+
+
+def _of_lengths(lines: Sequence[str]) -> list[str]:
+    """A sentence for the lines that take packed sequences apart, or pad them to the longest of a batch."""
+    told = "packed sequences are taken apart, or padded to the longest of a batch"
+    return (
+        [f"{told} ({', '.join(lines)}): here they are as long as what was packed, with zeros behind their ends"]
         if lines
         else []
     )
@@ -226,13 +237,18 @@ def _declare_parameter(
     values: dict[str, torch.Tensor],
 ) -> None:
     trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+    if isinstance(tensor, nn.Parameter) and tensor.is_complex() and (trained or tensor.is_meta):
+        raise ModelError(
+            f"parameter '{name}' is {dtype_name(tensor.dtype)}: keep its parts, nn.Parameter(torch.view_as_real(values)), "
+            f"and take torch.view_as_complex of these in forward()"
+        )
     constant = (
         not isinstance(tensor, nn.Parameter) or not tensor.is_floating_point()
     )  # masks and places, which nothing trains
     if id(tensor) in declared:  # tied: the first name wins
         translation.names[node] = declared[id(tensor)]
         return
-    if constant and not tensor.is_meta and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES:
+    if constant and not tensor.is_meta and tensor.numel() * tensor.element_size() <= MOST_BYTES:
         translation.static[node] = tensor
         translation.buffers[node] = name
         return
@@ -297,7 +313,8 @@ def _translate(translation: Translation, node: fx.Node) -> None:
         return
     call, handler = Call(node), handler_of(name, of_complex=_is_complex(node))
     if handler is None:
-        raise refuse(translation, call, CURES.get(name, "htrain has no such op"))
+        of_complex = " of complex numbers" if _of_complex(node) else ""
+        raise refuse(translation, call, CURES.get(name, f"htrain has no such op{of_complex}"))
     try:
         handler(translation, call)
     except PickedShapeError as error:
@@ -334,6 +351,13 @@ def _check_result(translation: Translation, node: fx.Node) -> None:
     if blob.dtype != dtype_name(dtype) or blob.shape != shape:
         sizes = ",".join(map(str, shape))
         raise refuse(translation, Call(node), f"it would give {blob}, want {dtype_name(dtype)}[{sizes}]")
+
+
+def _of_complex(node: fx.Node) -> bool:
+    """Whether a node takes or gives complex numbers."""
+    return any(
+        isinstance(each.meta.get("val"), torch.Tensor) and _is_complex(each) for each in (node, *node.all_input_nodes)
+    )
 
 
 def _is_complex(node: fx.Node) -> bool:

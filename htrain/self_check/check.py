@@ -25,6 +25,7 @@ _HALVINGS = 12
 _LAST_BITS = 3e-7  # by how much of themselves values are changed to see what rounding does
 _DRAWS = 3
 _PROBABILITY_DRAWS = 8
+_REPEATED = 6  # examples of a batch, of which some have short sequences
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -103,9 +104,12 @@ class _Check:
         found = self._differences(draw)
         for seed in range(1, _DRAWS):  # one may come of a kink that a value happens to lie on
             if found and (again := self._differences(self._draw(seed))):
-                raise ModelError(_message(again, self._reference.name))
+                lines, name = self._captured.of_lengths, self._reference.name
+                raise ModelError(_message_of_lengths(again[0], lines, name) if lines else _message(again, name))
         if self._captured.supposed:
             self._check_nothing_picked(draw)
+        if self._captured.of_lengths:
+            self._check_short_sequences(draw)
         if self._loss == "bce" and not self._ours.probability:
             self._check_range(draw)
         return notes
@@ -130,6 +134,22 @@ class _Check:
             found = differences(self._ours.run(draw.values, inputs, label), theirs, noise={})
             if found:
                 raise ModelError(_message_of_nothing(found[0], self._captured.supposed, self._reference.name))
+
+    def _check_short_sequences(self, draw: Draw) -> None:
+        """Raises ModelError where the reference makes something else of a batch whose longest sequence is shorter than what was packed: batches of one
+        example again and again, whose sequences are all as long. Those of which it raises would end a training with PyTorch."""
+        for place in range(_REPEATED):
+            inputs = {name: _repeated(name, value, place, draw.inputs) for name, value in draw.inputs.items()}
+            label = draw.label[[place] * len(draw.label)]
+            try:
+                theirs = self._theirs(draw.values, inputs, label)
+            except ModelError:
+                raise
+            except Exception:  # the user's forward() may raise anything
+                continue
+            again = replace(draw, inputs=inputs, label=label, theirs=theirs)
+            if _is_finite(theirs) and (found := self._differences(again)):
+                raise ModelError(_message_of_lengths(found[0], self._captured.of_lengths, self._reference.name))
 
     def _differences(self, draw: Draw) -> list[Difference]:
         ours = self._ours.run(draw.values, draw.inputs, draw.label)
@@ -254,6 +274,12 @@ def _of_one_kind(name: str, value: torch.Tensor, number: int) -> torch.Tensor:
     return value.abs() if number else -value.abs()
 
 
+def _repeated(name: str, value: torch.Tensor, place: int, inputs: Tensors) -> torch.Tensor:
+    """One example again and again; lists of bags, which are no sequences, stay as they are."""
+    is_bag = f"{name}_offsets" in inputs or name.endswith("_offsets")
+    return value if is_bag else value[[place] * len(value)]
+
+
 def _disturbed(values: Values) -> Values:
     generator = torch.Generator().manual_seed(7)
 
@@ -280,6 +306,14 @@ def _message_of_nothing(found: Difference, lines: Sequence[str], reference: str)
         f"forward() goes another way where a mask picks nothing ({', '.join(lines)}): in a batch of which ids and labels are 0, "
         f"{found.what} is {found.ours:.4g}, by {reference} {found.theirs:.4g}; what is picked of nothing is a sum of 0 here: "
         f"divide it by max(len(picked), 1), and write the other way as torch.where; --no-self-check compiles it all the same"
+    )
+
+
+def _message_of_lengths(found: Difference, lines: Sequence[str], reference: str) -> str:
+    return (
+        f"forward() asks how long the longest sequence of a batch is, or takes all steps of packed sequences together ({', '.join(lines)}): {found.what} is "
+        f"{found.ours:.4g}, by {reference} {found.theirs:.4g}; here sequences are as long as what was packed, with zeros behind their ends: give "
+        f"pad_packed_sequence total_length, and no weight to what is behind an end; --no-self-check compiles it all the same"
     )
 
 

@@ -38,6 +38,14 @@ CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "filled diagonal of examples": lambda x: (x @ x.T).fill_diagonal_(-1.0),
     "filled diagonals": lambda x: x[:4, :, None, None].repeat(1, 1, 4, 4).fill_diagonal_(0.5),
     "diagonal set": lambda x: _with_diagonal(x),
+    "taken along": lambda x: torch.take_along_dim(x, x.argsort(0)[:2], 0) * x[0].take_along_dim(x[0].argsort()),
+    "taken along for all": lambda x: (
+        torch.take_along_dim(x[:1], x.argsort(1), -1)
+        + x[:, None].take_along_dim(torch.tensor([[[0]], [[1]]]).sum(0)[None], 2)[:, 0]
+    ),
+    "taken": lambda x: torch.take_along_dim(x, torch.tensor([3, 1])),
+    "times a vector": lambda x: torch.addmv(x[:, 0], x, x[0], beta=0.5, alpha=2) + x[:, 1].addmv(x, x[1]),
+    "a chain": lambda x: torch.linalg.multi_dot([x, x.T, x]) + torch.linalg.multi_dot([x[:, 0], x, x.T]).sum(),
     "module": lambda x: nn.GaussianNLLLoss()(x, x.roll(1, 0), x.exp()),
 }
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from htrain.data import CRITEO
@@ -68,6 +69,7 @@ def left(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 ONES = nn.Parameter(torch.ones(4))
+IMAGINARY = nn.Parameter(torch.ones(4) * 1j)
 TRACKING = nn.InstanceNorm1d(1, track_running_stats=True)
 GRU = nn.GRU(4, 4, 2, batch_first=True, dropout=0.1)
 ROOT = r"in forward\(\) of Model cannot be compiled: "
@@ -95,6 +97,9 @@ CASES: dict[str, tuple[nn.Module, str]] = {
     "a name of torch's own": (Model(lambda m, x: m.norm(x) * m.meta, norm=nn.BatchNorm1d(4), meta=ONES), "of the name 'meta', which torch keeps for its own"),
     "an op that checks": (Model(lambda m, x: x @ torch.linalg.inv(m.first.weight)), r"^aten._linalg_check_errors.default " + ROOT + "it has effects"),
     "a lazy layer": (Model(lambda m, x: m.lazy(x), lazy=nn.LazyLinear(2)), r"^parameter 'lazy.weight' is of a lazy module and has no shape yet: give"),
+    "as many classes as there are": (Model(lambda m, x: x + F.one_hot(x[:, 0].long()).sum()), r"^forward\(\) calls F.one_hot\(\) without num_classes, "),
+    "complex weights": (Model(lambda m, x: x + (m.w * x).real, w=IMAGINARY), "^parameter 'w' is complex64: keep its parts, .*view_as_real"),
+    "complex numbers": (Model(lambda m, x: torch.complex(x, x).roll(1, 1).real), r"^aten.roll.default .*: htrain has no such op of complex numbers"),
     "wrong widths": (Model(lambda m, x: x @ torch.ones(3, 3)), r"cannot capture Model: RuntimeError: .* \(in its forward\(\), \S+test_refusals.py:\d+\)"),
 }  # fmt: skip
 
@@ -106,6 +111,13 @@ def test_what_is_refused_is_named_with_its_place_and_the_cure(name: str) -> None
         capture(model, X)
     assert "\n" not in str(raised.value)
     assert "Translation" not in str(raised.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_module_of_torch_jit_is_named_beside_what_torch_says() -> None:
+    message = "; module 'act' is of torch.jit: give the nn.Module that it was made of$"
+    with pytest.raises(ModelError, match=message):
+        capture(Model(lambda m, x: m.act(x), act=torch.jit.script(nn.ReLU())), X)
 
 
 def of_no_batch(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -48,6 +48,8 @@ def _key(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> object
 
 def _module_key(name: str, module: nn.Module) -> object:
     kind = type(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        return None
     if (
         not kind.__module__.startswith("torch.nn.")
         and Path(inspect.unwrap(kind.forward).__code__.co_filename).parent != ZOO
