@@ -369,7 +369,7 @@ def _masked(rng: random.Random, values: Values, model: DrawnModel) -> Step | Non
         ("row of each", lambda m, c, x: x[torch.arange(x.shape[0]), c[:, 0] % x.shape[1]]),
         ("one hot", lambda m, c, x: F.one_hot(c[:, 0] % 5, 5).float()),
         ("as numbers", lambda m, c, x: c.float() / ROWS),
-        ("last of some", lambda m, c, x: x[torch.arange(x.shape[0]), (where(c).sum(1) - 1).clamp(min=0)]),
+        ("last of some", lambda m, c, x: x[torch.arange(x.shape[0]), (where(c).sum(1) - 1).clamp(0, x.shape[1] - 1)]),
         ("hashed", lambda m, c, x: (c * 7 + 3) % ROWS),
         ("largest place", lambda m, c, x: x.argmax(1).reshape(x.shape[0], -1) % ROWS),
         ("scattered", lambda m, c, x: torch.zeros(x.shape[0], ROWS).scatter_add(1, c % ROWS, x)),
