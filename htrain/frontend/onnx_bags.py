@@ -18,7 +18,7 @@ from htrain.frontend.onnx_graph import PROBES, Graph, Known
 from htrain.frontend.onnx_operator import Operator
 from htrain.net.net import Attr, BatchDim, Dim
 
-_EXAMPLES = 16  # of the batch that a loop is tried on: as many ids as there may be paddings
+_LEAST_EXAMPLES, _LEAST_IDS = 3, 16  # of the batch that a loop is tried on: more ids than there may be paddings
 _DRAWS = 2
 _MOST_PADDINGS = 12  # of the whole numbers in a loop, which of them is the padding
 _OF_ROWS = 2  # dimensions
@@ -124,8 +124,11 @@ def _bags_of(graph: Graph, loop: ir.Node, last: ir.Node) -> _Bags | None:
     }
     unknown = {value: graph.builder.blob(name) for value, name in names.items()}
     bags = next((found for held in known.values() if (found := _equal_bags(held))), None)
-    small = {str(value.name): array for value, held in known.items() if (array := _at(held)) is not None}
-    if bags is None or len(small) < len(known) or len(known) + len(unknown) < len(read):
+    if bags is None or len(known) + len(unknown) < len(read):
+        return None
+    examples = max(_LEAST_EXAMPLES, -(-_LEAST_IDS // (bags[0] * bags[1])))
+    small = {str(value.name): array for value, held in known.items() if (array := _at(held, examples)) is not None}
+    if len(small) < len(known):
         return None
     length = BatchDim(bags[0] * bags[1])
     rows = [value for value, blob in unknown.items() if blob.dtype.startswith("float") and len(blob.shape) == _OF_ROWS]
@@ -139,7 +142,10 @@ def _bags_of(graph: Graph, loop: ir.Node, last: ir.Node) -> _Bags | None:
     if not isinstance(elements, int):
         return None
     parts = _Parts(rows[0], weights[0] if weights else None, ids[0] if ids else None)
-    return _Trial(graph.opset, (loop, last), small, parts, (*bags, elements), unknown[rows[0]].dtype).bags()
+    dtype = unknown[rows[0]].dtype
+    return _Trial(
+        graph.opset, (loop, last), small, parts, sizes=(*bags, elements), examples=examples, dtype=dtype
+    ).bags()
 
 
 def _captured(node: ir.Node) -> Iterator[ir.Value]:
@@ -172,20 +178,20 @@ def _equal_bags(known: Known) -> tuple[int, int] | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _at(known: Known) -> Array | None:
-    """What a value that no example changes is for a few examples; None for one that the batch changes in another way than sizes and ranges."""
+def _at(known: Known, examples: int) -> Array | None:
+    """What a value that no example changes is for a few of them; None for one that the batch changes in another way than sizes and ranges."""
     if known.constant:
         return known.arrays[0]
     small, large = known.arrays
     if small.size == 1 and large.size == 1:
         each, rest = divmod(int(small.reshape(-1)[0]), PROBES[0])
-        return None if rest or each * PROBES[1] != int(large.reshape(-1)[0]) else small * 0 + each * _EXAMPLES
+        return None if rest or each * PROBES[1] != int(large.reshape(-1)[0]) else small * 0 + each * examples
     each, rest = divmod(small.size, PROBES[0])
     if small.ndim != 1 or rest > 1 or each * PROBES[1] + rest != large.size:
         return None
     step = small[1] - small[0]
     both = all(np.array_equal(a, a[0] + step * np.arange(a.size)) for a in (small, large))
-    return (small[0] + step * np.arange(each * _EXAMPLES + rest)).astype(small.dtype) if both else None
+    return (small[0] + step * np.arange(each * examples + rest)).astype(small.dtype) if both else None
 
 
 @dataclass(frozen=True)
@@ -209,11 +215,14 @@ class _Trial:
         nodes: tuple[ir.Node, ir.Node],
         given: Mapping[str, Array],
         parts: _Parts,
+        *,
         sizes: tuple[int, int, int],
+        examples: int,
         dtype: str,
     ) -> None:
         self._parts, self._given, self._dtype = parts, given, dtype
         self._width, self._per_example, self._elements = sizes
+        self._num_bags = self._per_example * examples
         self._draws = np.random.default_rng(0)
         self._numbers = _whole_numbers(nodes[0], given)
         lists = [value.producer() for value in nodes[0].inputs if value is not None and _is_list(value)]
@@ -232,14 +241,18 @@ class _Trial:
         """What the loop is; None where it is no bag of these rows."""
         parts = self._parts
         for padding in (None, *(self._numbers if parts.ids is not None else ())):
-            for mode, pool in _POOLS.items():
-                if all(self._pools(pool, padding) for _ in range(_DRAWS)):
-                    padded = (parts.ids, padding) if padding is not None else (None, -1)
-                    return _Bags(parts.rows, parts.weights, self._width, self._per_example, mode, *padded)
+            modes = set(_POOLS)
+            for _ in range(_DRAWS):
+                modes = self._modes(modes, padding) if modes else modes
+            if modes:  # of bags of one row, all
+                padded = (parts.ids, padding) if padding is not None else (None, -1)
+                mode = next(mode for mode in _POOLS if mode in modes)
+                return _Bags(parts.rows, parts.weights, self._width, self._per_example, mode, *padded)
         return None
 
-    def _pools(self, pool: Callable[[Array, Array], Array], padding: int | None) -> bool:
-        shape = (self._per_example * _EXAMPLES, self._width)
+    def _modes(self, modes: Collection[str], padding: int | None) -> set[str]:
+        """Those of some modes that give what the loop gives for one draw."""
+        shape = (self._num_bags, self._width)
         rows = self._draws.standard_normal((*shape, self._elements)).astype(self._dtype)
         weights = self._draws.standard_normal(shape).astype(self._dtype)
         ids = self._ids(shape, padding)
@@ -250,10 +263,12 @@ class _Trial:
         try:
             (found,) = self._evaluator.run(None, feeds)
         except Exception:  # the evaluator of a foreign file's loop may raise anything
-            return False
+            return set()
         weighted = rows if self._parts.weights is None else rows * weights[..., None]
-        wanted = pool(weighted, np.ones(shape, bool) if padding is None else ids != padding)
-        return np.shape(found) == wanted.shape and np.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+        kept = np.ones(shape, bool) if padding is None else ids != padding
+        wanted = {mode: _POOLS[mode](weighted, kept) for mode in modes}
+        same = {mode for mode, pooled in wanted.items() if np.shape(found) == pooled.shape}
+        return {mode for mode in same if np.allclose(found, wanted[mode], rtol=1e-4, atol=1e-5)}
 
     def _ids(self, shape: tuple[int, int], padding: int | None) -> Array:
         asked = self._numbers if padding is None else [padding, padding + 1]
@@ -266,10 +281,22 @@ class _Trial:
 
 
 def _whole_numbers(loop: ir.Node, given: Mapping[str, Array]) -> list[int]:
-    """The single whole numbers that a loop reads: one of them may be the padding."""
-    held = [*given.values(), *(tensor.numpy() for tensor in _constants_in(loop))]
-    found = {int(array.reshape(-1)[0]) for array in held if array.size == 1 and array.dtype.kind in "iu"}
-    return sorted(number for number in found if number >= 0)[:_MOST_PADDINGS]
+    """The single whole numbers that a loop reads, of which one may be the padding: those first that something is compared with."""
+    held = {name: array for name, array in given.items() if array.size == 1 and array.dtype.kind in "iu"}
+    compared = [held[str(value.name)] for value in _compared_in(loop) if value.name in held]
+    inner = [tensor.numpy() for tensor in _constants_in(loop)]
+    inner = [array for array in inner if array.size == 1 and array.dtype.kind in "iu"]
+    found = dict.fromkeys(int(array.reshape(-1)[0]) for array in (*compared, *inner, *held.values()))
+    return [number for number in found if number >= 0][:_MOST_PADDINGS]
+
+
+def _compared_in(node: ir.Node) -> Iterator[ir.Value]:
+    """What the bodies of a node compare for equality."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            for inner in attribute.as_graph():
+                yield from (value for value in inner.inputs if value is not None and inner.op_type == "Equal")
+                yield from _compared_in(inner)
 
 
 def _constants_in(node: ir.Node) -> Iterator[ir.TensorProtocol]:
