@@ -86,9 +86,8 @@ class Signals:
         signal.setitimer(signal.ITIMER_REAL, 0)  # on a busy host a collection takes longer than until the next alarm
         if not _imports_torch(frame):
             gc.collect()
-        if (
-            self._over or self._raised()
-        ):  # while it is on its way, and what is half done is tidied up, somebody holds it
+        # While it is on its way, and what is half done is tidied up, somebody holds it.
+        if self._over or self._raised():
             signal.setitimer(signal.ITIMER_REAL, _LOST_SECONDS, _LOST_SECONDS)
         else:
             self._raise_in(frame)

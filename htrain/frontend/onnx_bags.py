@@ -18,7 +18,7 @@ from htrain.frontend.onnx_graph import PROBES, Graph, Known
 from htrain.frontend.onnx_operator import Operator
 from htrain.net.net import Attr, BatchDim, Dim
 
-_LEAST_EXAMPLES, _LEAST_IDS = 3, 16  # of the batch that a loop is tried on: more ids than there may be paddings
+_EXAMPLES = 3  # of the batch that a loop is tried on
 _DRAWS = 2
 _MOST_PADDINGS = 12  # of the whole numbers in a loop, which of them is the padding
 _OF_ROWS = 2  # dimensions
@@ -126,8 +126,7 @@ def _bags_of(graph: Graph, loop: ir.Node, last: ir.Node) -> _Bags | None:
     bags = next((found for held in known.values() if (found := _equal_bags(held))), None)
     if bags is None or len(known) + len(unknown) < len(read):
         return None
-    examples = max(_LEAST_EXAMPLES, -(-_LEAST_IDS // (bags[0] * bags[1])))
-    small = {str(value.name): array for value, held in known.items() if (array := _at(held, examples)) is not None}
+    small = {str(value.name): array for value, held in known.items() if (array := _at(held)) is not None}
     if len(small) < len(known):
         return None
     length = BatchDim(bags[0] * bags[1])
@@ -143,9 +142,7 @@ def _bags_of(graph: Graph, loop: ir.Node, last: ir.Node) -> _Bags | None:
         return None
     parts = _Parts(rows[0], weights[0] if weights else None, ids[0] if ids else None)
     dtype = unknown[rows[0]].dtype
-    return _Trial(
-        graph.opset, (loop, last), small, parts, sizes=(*bags, elements), examples=examples, dtype=dtype
-    ).bags()
+    return _Trial(graph.opset, (loop, last), small, parts, sizes=(*bags, elements), dtype=dtype).bags()
 
 
 def _captured(node: ir.Node) -> Iterator[ir.Value]:
@@ -178,20 +175,20 @@ def _equal_bags(known: Known) -> tuple[int, int] | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _at(known: Known, examples: int) -> Array | None:
+def _at(known: Known) -> Array | None:
     """What a value that no example changes is for a few of them; None for one that the batch changes in another way than sizes and ranges."""
     if known.constant:
         return known.arrays[0]
     small, large = known.arrays
     if small.size == 1 and large.size == 1:
         each, rest = divmod(int(small.reshape(-1)[0]), PROBES[0])
-        return None if rest or each * PROBES[1] != int(large.reshape(-1)[0]) else small * 0 + each * examples
+        return None if rest or each * PROBES[1] != int(large.reshape(-1)[0]) else small * 0 + each * _EXAMPLES
     each, rest = divmod(small.size, PROBES[0])
     if small.ndim != 1 or rest > 1 or each * PROBES[1] + rest != large.size:
         return None
     step = small[1] - small[0]
     both = all(np.array_equal(a, a[0] + step * np.arange(a.size)) for a in (small, large))
-    return (small[0] + step * np.arange(each * examples + rest)).astype(small.dtype) if both else None
+    return (small[0] + step * np.arange(each * _EXAMPLES + rest)).astype(small.dtype) if both else None
 
 
 @dataclass(frozen=True)
@@ -217,14 +214,14 @@ class _Trial:
         parts: _Parts,
         *,
         sizes: tuple[int, int, int],
-        examples: int,
         dtype: str,
     ) -> None:
         self._parts, self._given, self._dtype = parts, given, dtype
         self._width, self._per_example, self._elements = sizes
-        self._num_bags = self._per_example * examples
+        self._num_bags = self._per_example * _EXAMPLES
         self._draws = np.random.default_rng(0)
         self._numbers = _whole_numbers(nodes[0], given)
+        self._looks_at_ids = parts.ids is not None and _looks_at(nodes[0], parts.ids)
         lists = [value.producer() for value in nodes[0].inputs if value is not None and _is_list(value)]
         run = [node for node in dict.fromkeys((*lists, *nodes)) if node is not None]
         read = [str(value.name) for value in (parts.rows, parts.weights, parts.ids) if value is not None]
@@ -240,7 +237,7 @@ class _Trial:
     def bags(self) -> _Bags | None:
         """What the loop is; None where it is no bag of these rows."""
         parts = self._parts
-        for padding in (None, *(self._numbers if parts.ids is not None else ())):
+        for padding in self._numbers if self._looks_at_ids else (None,):
             modes = set(_POOLS)
             for _ in range(_DRAWS):
                 modes = self._modes(modes, padding) if modes else modes
@@ -271,12 +268,10 @@ class _Trial:
         return {mode for mode in same if np.allclose(found, wanted[mode], rtol=1e-4, atol=1e-5)}
 
     def _ids(self, shape: tuple[int, int], padding: int | None) -> Array:
-        asked = self._numbers if padding is None else [padding, padding + 1]
-        ids = self._draws.choice([*asked, 1 + max(asked, default=0)], size=shape).astype(np.int64)
-        if padding is None:
-            ids.reshape(-1)[: len(asked)] = asked  # none of them is one
-        else:
-            ids[0], ids[-1] = padding, padding + 1  # a bag of padding alone, and one without
+        """Some that are padding, and some that are not; where there is none, no loop looks at them."""
+        first = 0 if padding is None else padding
+        ids = self._draws.integers(first, first + 3, size=shape)
+        ids[0], ids[-1] = first, first + 1  # a bag of padding alone, and one without
         return ids
 
 
@@ -288,6 +283,16 @@ def _whole_numbers(loop: ir.Node, given: Mapping[str, Array]) -> list[int]:
     inner = [array for array in inner if array.size == 1 and array.dtype.kind in "iu"]
     found = dict.fromkeys(int(array.reshape(-1)[0]) for array in (*compared, *inner, *held.values()))
     return [number for number in found if number >= 0][:_MOST_PADDINGS]
+
+
+def _looks_at(node: ir.Node, value: ir.Value) -> bool:
+    """Whether the bodies of a node read a value, and not its shape alone."""
+    bodies = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+    return any(
+        (value in inner.inputs and inner.op_type not in ("Shape", "Size")) or _looks_at(inner, value)
+        for body in bodies
+        for inner in body
+    )
 
 
 def _compared_in(node: ir.Node) -> Iterator[ir.Value]:

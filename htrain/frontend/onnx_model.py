@@ -234,6 +234,12 @@ def _translate_branch(graph: Graph, node: ir.Node) -> None:
         raise graph.refusal(node, "goes another way by the values or the size of a batch: express it by Where")
     branch = node.attributes["then_branch" if known.arrays[0].all() else "else_branch"].as_graph()
     nodes, constants = _parts(branch)
+    for value in (
+        *constants,
+        *(made for inner in nodes for made in inner.outputs),
+    ):  # those of another branch may be called alike
+        graph.known.pop(str(value.name), None)
+        graph.names.pop(str(value.name), None)
     for value in constants:
         array = array_of(value)
         if array.dtype.kind == "f" and array.size > 1:

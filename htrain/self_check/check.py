@@ -123,13 +123,8 @@ class _Check:
         for number in (0, 1):
             inputs = {name: _of_one_kind(name, value, number) for name, value in draw.inputs.items()}
             label = torch.full_like(draw.label, number)
-            try:
-                theirs = self._theirs(draw.values, inputs, label)
-            except ModelError:
-                raise
-            except Exception:  # the user's forward() may raise anything
-                continue
-            if not _is_finite(theirs):
+            theirs = self._theirs_if_any(draw.values, inputs, label)
+            if theirs is None:
                 continue
             found = differences(self._ours.run(draw.values, inputs, label), theirs, noise={})
             if found:
@@ -141,15 +136,22 @@ class _Check:
         for place in range(_REPEATED):
             inputs = {name: _repeated(name, value, place, draw.inputs) for name, value in draw.inputs.items()}
             label = draw.label[[place] * len(draw.label)]
-            try:
-                theirs = self._theirs(draw.values, inputs, label)
-            except ModelError:
-                raise
-            except Exception:  # the user's forward() may raise anything
+            theirs = self._theirs_if_any(draw.values, inputs, label)
+            if theirs is None:
                 continue
-            again = replace(draw, inputs=inputs, label=label, theirs=theirs)
-            if _is_finite(theirs) and (found := self._differences(again)):
+            found = self._differences(replace(draw, inputs=inputs, label=label, theirs=theirs))
+            if found:
                 raise ModelError(_message_of_lengths(found[0], self._captured.of_lengths, self._reference.name))
+
+    def _theirs_if_any(self, values: Values, inputs: Tensors, label: torch.Tensor) -> Outcome | None:
+        """What the reference makes of a batch of a special kind; None where it raises something, or it is not finite. Raises ModelError."""
+        try:
+            theirs = self._theirs(values, inputs, label)
+        except ModelError:
+            raise
+        except Exception:  # the user's forward() may raise anything
+            return None
+        return theirs if _is_finite(theirs) else None
 
     def _differences(self, draw: Draw) -> list[Difference]:
         ours = self._ours.run(draw.values, draw.inputs, draw.label)

@@ -6,21 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from harness import losses_of, relative_differences, torch_losses
-from taken_out import assert_alike, trained
+from taken_out import assert_trained_and_exported_alike
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO
 from htrain.errors import ModelError
 from htrain.frontend.torch_model import capture
 from htrain.self_check.capture import capture_model
 from htrain.self_check.ours import Ours
 from htrain.self_check.values import draw_values
-from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
-from htrain.spec.tree import with_flags
 
 IDS = {"ids": torch.zeros(3, 3, dtype=torch.int64), "end": torch.zeros(3, dtype=torch.int64)}
 Forward = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -249,13 +245,8 @@ class Evolving(nn.Module):
 )
 def test_steps_are_trained_and_exported_as_by_pytorch(counts: dict[str, int], tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = Evolving()
-    captured = capture(model, {"dense": torch.zeros(4, 13), "sparse": torch.zeros(4, 26, dtype=torch.int64)})
-    options = with_flags(batch_size=BATCH, net_replicas=1, fc_dtype="float32", dense_lr=0.01, sparse_lr=0.05)
-    plan = compile_net(captured, this_machine(**counts), options, name="evolving", solver="rules")
-    losses = losses_of(plan, tmp_path / "held", CLICKS)
-    assert max(relative_differences(losses, torch_losses(model, CLICKS, options))) < 1e-5
-    assert_alike(trained(plan, CLICKS, tmp_path), model, CLICKS, tmp_path)
+    inputs = {"dense": torch.zeros(4, 13), "sparse": torch.zeros(4, 26, dtype=torch.int64)}
+    assert_trained_and_exported_alike(Evolving(), inputs, CLICKS, tmp_path, batch_size=BATCH, **counts)
 
 
 def test_torch_is_as_it_was_afterwards() -> None:

@@ -8,13 +8,17 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import torch
-from harness import batches_of
+from harness import batches_of, losses_of, relative_differences, torch_losses
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
 import htrain
+from htrain.compiler.pipeline import compile_net
+from htrain.frontend.torch_model import capture
 from htrain.plan.plan import Plan
+from htrain.spec.cluster import this_machine
+from htrain.spec.tree import with_flags
 
 Scores = NDArray[np.float32]
 
@@ -87,3 +91,14 @@ def assert_alike(
     np.testing.assert_allclose(by_torch(run, model, inputs, folder, logit=logit, **asked), scores, rtol=0, atol=atol)
     np.testing.assert_allclose(by_onnx(run, inputs, folder, **asked), scores, rtol=0, atol=atol)
     return scores
+
+
+def assert_trained_and_exported_alike(
+    model: nn.Module, inputs: Mapping[str, torch.Tensor], data: str, folder: Path, *, batch_size: int, **roles: int
+) -> None:
+    """A plan of such roles has the losses of PyTorch, step by step, and what is exported of its run the scores of that."""
+    options = with_flags(batch_size=batch_size, net_replicas=1, fc_dtype="float32", dense_lr=0.01, sparse_lr=0.05)
+    plan = compile_net(capture(model, inputs), this_machine(**roles), options, name="model", solver="rules")
+    losses = losses_of(plan, folder / "held", data)
+    assert max(relative_differences(losses, torch_losses(model, data, options))) < 1e-5
+    assert_alike(trained(plan, data, folder), model, data, folder)

@@ -85,6 +85,13 @@ def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         process.communicate()
 
 
+def await_file(path: Path) -> None:
+    """Come back when a model has got so far that it has made a file, or after a minute."""
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def catches(pid: int, number: signal.Signals) -> bool:
     """Whether a process has a handler for a signal: before, a signal is Python's own affair, which starts yet."""
     (mask,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) or ["0"]
@@ -122,9 +129,7 @@ def test_nothing_is_raised_into_torch_that_sets_itself_up(
     (tmp_path / "torch" / "inner.py").write_text(SETS_ITSELF_UP)
     (tmp_path / "model.py").write_text("import torch\n")
     run = started(tmp_path, "compile", "model.py", "--out", "plan")
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "reached").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    await_file(tmp_path / "reached")
     run.send_signal(signal.SIGINT)
     _, told = run.communicate(timeout=30)
     assert (run.returncode, told) == (130, b"htrain: interrupted\n")
@@ -173,9 +178,7 @@ def test_a_signal_that_a_library_or_python_swallows_is_not_lost(
 ) -> None:
     (tmp_path / "model.py").write_text(code)
     run = started(tmp_path, "compile", "model.py", "--out", "plan")
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "reached").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    await_file(tmp_path / "reached")
     run.send_signal(signal.SIGINT)
     _, told = run.communicate(timeout=30)
     assert (run.returncode, told) == (130, b"htrain: interrupted\n")
