@@ -158,24 +158,28 @@ def test_a_branch_is_the_one_that_every_batch_takes(tmp_path: Path) -> None:
 
 
 def test_branches_that_call_their_values_alike_are_told_apart(tmp_path: Path) -> None:
-    def picking(type: str) -> onnx.GraphProto:
-        return branch(
-            type,
-            helper.make_node("Mul", ["x", "half"], ["inner"]),
-            helper.make_node(type, ["inner", "x"], ["own"]),
-            out="own",
+    def times(number: float) -> onnx.GraphProto:
+        held = helper.make_tensor("held", TensorProto.FLOAT, [], [number])
+        nodes = (
+            helper.make_node("Constant", [], ["times"], value=held),
+            helper.make_node("Mul", ["x", "times"], ["own"]),
         )
+        return branch("times", *nodes, out="own")
 
     nodes = [
-        helper.make_node("If", ["yes"], ["first"], then_branch=picking("Add"), else_branch=picking("Sub")),
-        helper.make_node("If", ["no"], ["second"], then_branch=picking("Add"), else_branch=picking("Sub")),
-        helper.make_node("Mul", ["first", "second"], ["both"]),
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "second"], ["columns"]),
+        helper.make_node("Equal", ["columns", "three"], ["yes"]),
+        helper.make_node("Not", ["yes"], ["no"]),
+        helper.make_node("If", ["yes"], ["first"], then_branch=times(2), else_branch=times(3)),
+        helper.make_node("If", ["no"], ["other"], then_branch=times(5), else_branch=times(7)),
+        helper.make_node("Mul", ["first", "other"], ["both"]),
         helper.make_node("ReduceSum", ["both", "axes"], ["y"], keepdims=0),
     ]
-    held = {"yes": np.array(True), "no": np.array(False), "half": np.array(0.5, np.float32), "axes": np.array([1])}
+    held = {"second": np.array(1), "three": np.array(3), "axes": np.array([1])}
     x = torch.randn(5, 3)
     net = capture_onnx(file_of(nodes, tmp_path / "two.onnx", shape=["batch"], **held)).net
-    torch.testing.assert_close(interpret(net, {}, {"x": x}, 5), (1.5 * x * -0.5 * x).sum(1))
+    torch.testing.assert_close(interpret(net, {}, {"x": x}, 5), (2 * x * 7 * x).sum(1))
 
 
 def test_a_branch_that_a_batch_decides_is_refused(tmp_path: Path) -> None:
