@@ -1,13 +1,14 @@
 """Lookups through caches: HET's client on the trainers, its server on the sparse PSs (HET 3)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from htrain.errors import UsageError
+from htrain.errors import ModelError, UsageError
 from htrain.net.names import TRAINER, NetName
 from htrain.net.net import Attr, Init, Net, Parameter
 from htrain.net.placement import Shard
+from htrain.net.slices import leading_to
 from htrain.ops.asked_rows import row_width
 from htrain.ops.het import ANSWER, UNBOUNDED
 from htrain.spec.cache import HetCache, capacity_rows
@@ -27,6 +28,7 @@ class Het(HoldsRows[HetCache]):
         caches = choose_caches(net, self.section)
         cached = {table for spec in caches for table in spec.tables}
         self.require_tables(cached)
+        _require_ids_without(net, cached)
         net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in cached})
         for spec in caches:
             net = _Behind(net, spec, shards, self.options.sparse_optimizer).rewrite()
@@ -55,6 +57,17 @@ class CacheSpec:
     width: int
     capacity: int
     asked: HetCache
+
+
+def _require_ids_without(net: Net, cached: Collection[str]) -> None:
+    """Raises ModelError for a table whose ids are computed of rows of another one in `cached`: a step asks caches for all their rows before it has any."""
+    for lookup in (op for op in net.ops if op.type == "Lookup" and op.inputs[0] in cached):
+        for op in (net.ops[place] for place in leading_to(net.ops, [lookup.inputs[1]])):
+            if op.type == "Lookup" and op.inputs[0] in cached:
+                raise ModelError(
+                    f"table '{lookup.inputs[0]}' cannot be looked up through a cache beside '{op.inputs[0]}', of whose rows its ids are computed: "
+                    f"leave it out (--cache-table {lookup.inputs[0]}=none)"
+                )
 
 
 def choose_caches(net: Net, cache: HetCache) -> tuple[CacheSpec, ...]:
