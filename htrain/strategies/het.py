@@ -1,6 +1,6 @@
 """Lookups through caches: HET's client on the trainers, its server on the sparse PSs (HET 3)."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -28,7 +28,7 @@ class Het(HoldsRows[HetCache]):
         caches = choose_caches(net, self.section)
         cached = {table for spec in caches for table in spec.tables}
         self.require_tables(cached)
-        _require_ids_without(net, cached)
+        _require_ids_of_batches(net, caches)
         net = shard_lookups(net, {table: parts for table, parts in shards.items() if table not in cached})
         for spec in caches:
             net = _Behind(net, spec, shards, self.options.sparse_optimizer).rewrite()
@@ -59,14 +59,16 @@ class CacheSpec:
     asked: HetCache
 
 
-def _require_ids_without(net: Net, cached: Collection[str]) -> None:
-    """Raises ModelError for a table whose ids are computed of rows of another one in `cached`: a step asks caches for all their rows before it has any."""
+def _require_ids_of_batches(net: Net, caches: Sequence[CacheSpec]) -> None:
+    """Raises ModelError for a cached table whose ids are computed of rows: a step asks its caches, one message a server, before it has any. Beside a table
+    without a cache, one cache may wait for its rows."""
+    cached = {table for spec in caches for table in spec.tables}
     for lookup in (op for op in net.ops if op.type == "Lookup" and op.inputs[0] in cached):
         for op in (net.ops[place] for place in leading_to(net.ops, [lookup.inputs[1]])):
-            if op.type == "Lookup" and op.inputs[0] in cached:
+            if op.type == "Lookup" and (op.inputs[0] in cached or len(caches) > 1):
                 raise ModelError(
-                    f"table '{lookup.inputs[0]}' cannot be looked up through a cache beside '{op.inputs[0]}', of whose rows its ids are computed: "
-                    f"leave it out (--cache-table {lookup.inputs[0]}=none)"
+                    f"table '{lookup.inputs[0]}' cannot be behind a cache beside other tables: its ids are computed of rows of '{op.inputs[0]}', "
+                    f"and a step asks all caches at once: leave it out (--cache-table {lookup.inputs[0]}=none)"
                 )
 
 
