@@ -6,14 +6,14 @@ is read often lies close together, and a comparison of numbers says which rows m
 """
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from htrain.jit import njit
-from htrain.tagging.bigraph.chunks import Longs, in_chunks_of_edges
+from htrain.tagging.bigraph.chunks import Longs, in_chunks, in_chunks_of_edges
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -80,17 +80,23 @@ class Bigraph:
     @cached_property
     def row_order(self) -> Ints:
         """The row of the graph that each row of `level` is."""
-        return by_falling(np.bincount(self.rows, minlength=self.num_rows))
+        return by_falling(self._num_uses)
 
     @cached_property
     def level(self) -> Level:
         """The finest level: each vertex is a sample."""
         names = np.empty(self.num_rows, np.int32)
         names[self.row_order] = np.arange(self.num_rows, dtype=np.int32)
-        rows = names[self.rows]
-        row_starts, readers, _ = transposed(self.starts, rows, _NONE, self.num_rows)
+        rows = np.empty_like(self.rows)
+        in_chunks(len(rows), partial(_name_all, self.rows, names, rows), num_edges=len(rows))
+        row_starts, readers, _ = transposed(self.starts, rows, _NONE, self._num_uses[self.row_order])
         weight = np.ones(self.num_samples, np.int32)
         return Level(self.starts, rows, _NONE, weight, row_starts=row_starts, readers=readers, times=_NONE)
+
+    @cached_property
+    def _num_uses(self) -> Ints:
+        """Of each row."""
+        return uses_of(self.rows, self.num_rows)
 
     def of_samples(self, samples: Longs) -> "Bigraph":
         """The graph of some of the samples, in their order, and of the rows that they use, which are numbered anew."""
@@ -131,23 +137,51 @@ def by_falling(counts):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def transposed(starts, rows, mult, num_rows):  # type: ignore[no-untyped-def]
-    """Who reads each row: row_starts[m+1], readers[E] ascending within a row, and times[E], which is empty where `mult` is."""
-    row_starts = np.zeros(num_rows + 1, np.int64)
-    for e in range(rows.size):
-        row_starts[rows[e] + 1] += 1
-    for x in range(num_rows):
-        row_starts[x + 1] += row_starts[x]
-    free = row_starts[:-1].copy()
-    readers, times = np.empty(rows.size, np.int32), np.empty(mult.size, np.int32)
+def _name_all(rows, names, named, begin, end):  # type: ignore[no-untyped-def]
+    for e in range(begin, end):
+        named[e] = names[rows[e]]
+
+
+def uses_of(rows: Ints, num_rows: int) -> Ints:
+    """How many edges each row has."""
+    of_ranges: dict[int, Ints] = {}
+    in_chunks(
+        len(rows),
+        lambda begin, end: of_ranges.update({begin: _count_uses(rows[begin:end], num_rows)}),
+        num_edges=len(rows),
+    )
+    return cast(Ints, sum(of_ranges.values()))
+
+
+@njit(nogil=True, cache=True)
+def _count_uses(rows, num_rows):  # type: ignore[no-untyped-def]
+    uses = np.zeros(num_rows, np.int32)
+    for x in rows:
+        uses[x] += 1
+    return uses
+
+
+def transposed(starts: Longs, rows: Ints, mult: Ints, uses: Ints) -> tuple[Longs, Ints, Ints]:
+    """Who reads each row, which has uses[x] edges: row_starts[m+1], readers[E] ascending within a row, and times[E], which is empty where `mult` is."""
+    row_starts = np.append(0, np.cumsum(uses, dtype=np.int64))
+    readers, times = np.empty(len(rows), np.int32), np.empty(len(mult), np.int32)
+    in_chunks_of_edges(row_starts, partial(_place_readers, (starts, rows, mult), row_starts, readers, times))
+    return row_starts, readers, times
+
+
+@njit(nogil=True, cache=True)
+def _place_readers(edges, row_starts, readers, times, begin, end):  # type: ignore[no-untyped-def]
+    """Of the rows from `begin` to `end` - 1: all edges are read, and only theirs written."""
+    starts, rows, mult = edges
+    free = row_starts[begin:end].copy()
     for v in range(starts.size - 1):
         for e in range(starts[v], starts[v + 1]):
-            place = free[rows[e]]
-            free[rows[e]] += 1
-            readers[place] = v
-            if mult.size:
-                times[place] = mult[e]
-    return row_starts, readers, times
+            if begin <= rows[e] < end:
+                place = free[rows[e] - begin]
+                free[rows[e] - begin] += 1
+                readers[place] = v
+                if mult.size:
+                    times[place] = mult[e]
 
 
 def contracted(level: Level, cluster: Longs, num_clusters: int) -> Level:
@@ -155,9 +189,9 @@ def contracted(level: Level, cluster: Longs, num_clusters: int) -> Level:
     members = np.argsort(cluster, kind="stable")
     member_starts = np.searchsorted(cluster[members], np.arange(num_clusters + 1))
     starts, rows, mult = _merged(level, member_starts, members)
-    starts, rows, mult, num_rows = _shared(starts, rows, mult, level.num_rows)
+    starts, rows, mult, uses = _shared(starts, rows, mult, uses_of(rows, level.num_rows))
     weight = np.bincount(cluster, weights=level.weight, minlength=num_clusters).astype(np.int32)
-    return Level(starts, rows, mult, weight, *transposed(starts, rows, mult, num_rows))
+    return Level(starts, rows, mult, weight, *transposed(starts, rows, mult, uses))
 
 
 @njit(nogil=True, cache=True)
@@ -185,13 +219,10 @@ def _merged(level, member_starts, members):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _shared(starts, rows, mult, num_rows):  # type: ignore[no-untyped-def]
-    """Without the rows that one vertex alone uses; the others are numbered by falling number of readers."""
-    uses = np.zeros(num_rows, np.int64)
-    for e in range(rows.size):
-        uses[rows[e]] += 1
+def _shared(starts, rows, mult, uses):  # type: ignore[no-untyped-def]
+    """Without the rows that one vertex alone uses; the others are numbered by falling number of readers, which is told."""
     order = by_falling(uses)
-    name, num_names = np.full(num_rows, -1, np.int32), 0
+    name, num_names = np.full(uses.size, -1, np.int32), 0
     for x in order:
         if uses[x] > 1:
             name[x] = num_names
@@ -203,7 +234,7 @@ def _shared(starts, rows, mult, num_rows):  # type: ignore[no-untyped-def]
                 rows[end], mult[end] = name[rows[e]], mult[e]
                 end += 1
         new_starts[v + 1] = end
-    return new_starts, rows[:end].copy(), mult[:end].copy(), num_names
+    return new_starts, rows[:end].copy(), mult[:end].copy(), uses[order[:num_names]]
 
 
 def counts_of(level: Level, part: Ints, num_parts: int, num_rows: int) -> Ints:

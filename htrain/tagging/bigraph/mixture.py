@@ -124,17 +124,20 @@ def spread(
 ) -> tuple[Longs, NDArray[np.bool_]]:
     """part[s] of every sample, int32, and which of them are sure, from the parts of the chosen samples.
 
-    The others follow their rows, as under `labelled`, while part p has fewer than most[p]. One is sure whose rows speak clearly more for its part than
-    for others.
+    The others follow their rows while part p has fewer than most[p]: a row that c of u known samples use speaks for part i, which has the share q_i of them, by
+
+        log [(c_i + q_i) / (u + 1) / q_i]
+
+    One is sure whose rows speak clearly more for its part than for others.
 
     Requires: the level is the finest. Only rows that many read speak, so that memory is at most one number an edge.
     """
     num_parts = len(most)
     known = np.full(level.num_vertices, -1, np.int32)
     known[chosen] = part
-    counts = counts_of(level, known, num_parts, level.num_rows_read_by(num_parts))
     load = np.bincount(part, minlength=num_parts)
     share = ((load + 1) / (len(chosen) + num_parts)).astype(np.float32)
+    lifts = _lifts_of(counts_of(level, known, num_parts, level.num_rows_read_by(num_parts)), share)
     order = random.permutation(np.flatnonzero(known < 0))
     block, room = max(1, -(-len(order) // _BLOCKS)), most - load
     is_sure = np.zeros(level.num_vertices, np.bool_)
@@ -142,7 +145,7 @@ def spread(
         mine = order[begin : begin + block]
         in_chunks(
             len(mine),
-            partial(_follow_rows, level, Spread(counts, share, known, room, is_sure), mine),
+            partial(_follow_rows, level, Spread(lifts, known, room, is_sure), mine),
             num_edges=len(level.rows) / _BLOCKS,
         )
         _find_room(known, room, is_sure, mine)
@@ -150,33 +153,46 @@ def spread(
 
 
 class Spread(NamedTuple):
-    """counts[x, i] of the known samples of part i, each part's share of them, known[s], -1 of none yet, the room that is left in each part, and is_sure[s]."""
+    """lifts[x, i]: how row x speaks for part i; known[s], -1 of none yet, the room that is left in each part, and is_sure[s]."""
 
-    counts: NDArray[np.int32]
-    share: NDArray[np.float32]
+    lifts: NDArray[np.float32]
     known: NDArray[np.int32]
     room: Longs
     is_sure: NDArray[np.bool_]
 
 
+def _lifts_of(counts: NDArray[np.int32], share: NDArray[np.float32]) -> NDArray[np.float32]:
+    """lifts[x, i], in the memory of `counts`."""
+    lifts = counts.view(np.float32)
+    in_chunks(len(counts), partial(_lift_all, counts, share, lifts), num_edges=counts.size)
+    return lifts
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _lift_all(counts, share, lifts, begin, end):  # type: ignore[no-untyped-def]
+    for x in range(begin, end):
+        uses = 0
+        for i in range(share.size):
+            uses += counts[x, i]
+        for i in range(share.size):
+            lifts[x, i] = np.log((counts[x, i] + share[i]) / (uses + 1) / share[i]) if uses else np.float32(0.0)
+
+
 @njit(nogil=True, cache=True, fastmath=True)
 def _follow_rows(level, spread, block, begin, end):  # type: ignore[no-untyped-def]
-    """The part of each sample of a block, by the same counts."""
+    """The part of each sample of a block, by what its rows say."""
     starts, rows = level.starts, level.rows
-    counts, share, known, room, is_sure = spread
-    num_parts = share.size
+    lifts, known, room, is_sure = spread
+    num_parts = room.size
     votes = np.empty(num_parts, np.float32)
     for j in range(begin, end):
         s = block[j]
         votes[:] = 0.0
         for e in range(starts[s], starts[s + 1]):
-            if rows[e] >= counts.shape[0]:
-                continue
-            count, uses = counts[rows[e]], 0
-            for i in range(num_parts):
-                uses += count[i]
-            for i in range(num_parts):
-                votes[i] += np.log((count[i] + share[i]) / (uses + 1) / share[i])
+            if rows[e] < lifts.shape[0]:
+                lift = lifts[rows[e]]
+                for i in range(num_parts):
+                    votes[i] += lift[i]
         best = 0
         for i in range(num_parts):
             if room[i] > 0 and (room[best] <= 0 or votes[i] > votes[best]):

@@ -10,7 +10,9 @@ Which of them that is, a part of the samples of a large graph tells. Where worke
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -173,11 +175,17 @@ class _Search:
         return begun, parts
 
     def _best_on_sketch(self) -> str:
-        """The way that is best on a part of the graph; the mixture, which costs least, unless another is clearly better."""
+        """The way that is best on a part of the graph; the mixture, which costs least, unless another is clearly better. It labels meanwhile."""
         sketch, _ = self._sketch(_SKETCH_EDGES)
-        costs = {name: way().cost for name, way in _Search(sketch, self._request, self._shares)._ways.items()}
+        with ThreadPoolExecutor(1) as pool:
+            telling = pool.submit(_Search(sketch, self._request, self._shares)._costs_of_ways)
+            _ = self._labelled  # kept for `_mixture`: neither of the two takes more than one core
+            costs = telling.result()
         best = min(costs, key=costs.__getitem__)
         return best if costs[best] < _BETTER * costs["mixture"] else "mixture"
+
+    def _costs_of_ways(self) -> dict[str, float]:
+        return {name: way().cost for name, way in self._ways.items()}
 
     @property
     def _scattered_cost(self) -> float:
@@ -214,19 +222,25 @@ class _Search:
         return parts
 
     def _mixture(self) -> Parts:
+        level = self._graph.level
+        part, samples = self._labelled
+        if len(samples) == level.num_vertices:
+            return self._refine(self._parts(level, part), _SWEEPS)
+        part, is_sure = spread(level, samples, part, most=self._most, random=self._random)
+        parts = self._parts(level, part)
+        parts.let_rest(is_sure)
+        return self._refine(parts, _SWEEPS)
+
+    @cached_property
+    def _labelled(self) -> tuple[Longs, Longs]:
+        """The part that the labels of a mixture give each of some samples, or of all of a graph that is not large; and which they are."""
         graph, k = self._graph, self._num_workers
         is_large = len(graph.rows) > _MIXTURE_EDGES
         part_of, samples = self._sketch(_MIXTURE_EDGES) if is_large else (graph, np.arange(graph.num_samples))
         num_labels = min(_LABELS * k, max(_MOST_LABELS, 2 * k), part_of.num_samples)
         label = labelled(part_of.level, max(1, num_labels), self._random)
         coarse = contracted(part_of.level, label, int(label.max(initial=0)) + 1)
-        part = self._labels_apart(coarse, part_of.num_samples)[label]
-        if is_large:
-            part, is_sure = spread(graph.level, samples, part, most=self._most, random=self._random)
-            parts = self._parts(graph.level, part)
-            parts.let_rest(is_sure)
-            return self._refine(parts, _SWEEPS)
-        return self._refine(self._parts(graph.level, part), _SWEEPS)
+        return self._labels_apart(coarse, part_of.num_samples)[label], samples
 
     def _labels_apart(self, coarse: Level, num_samples: int) -> Longs:
         """A worker for each label: the best of several linkages, some of which make clusters that are too large at first, improved."""

@@ -66,9 +66,11 @@ class Parts:
         )
         self._edges_each = len(level.rows) / max(1, level.num_vertices)
         self._awake = np.ones(level.num_vertices, np.bool_)  # whose move may pay, as far as is known
+        self._resting = np.zeros(level.num_vertices, np.bool_)
 
     def let_rest(self, is_sure: NDArray[np.bool_]) -> None:
-        """Do not look at some of the vertices until one moves with which they share a row of few readers."""
+        """Do not look at some of the vertices any more, whatever moves near them."""
+        self._resting |= is_sure
         self._awake &= ~is_sure
 
     @property
@@ -86,7 +88,9 @@ class Parts:
         for _ in range(sweeps):
             order = random.permutation(np.flatnonzero(self._awake))
             self.state.room[:] = most - self.loads
-            if self._sweep(order) < _STILL * self.level.num_vertices:
+            num_moved = self._sweep(order)
+            self._awake &= ~self._resting
+            if num_moved < _STILL * self.level.num_vertices:
                 break
 
     def _sweep(self, order: Longs) -> int:

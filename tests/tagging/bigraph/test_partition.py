@@ -50,11 +50,13 @@ def test_any_graph_is_divided_within_the_bounds(seed: int, workers: int, samples
     assert again.per_batch == found.fetches.per_batch
 
 
-@pytest.mark.parametrize("shape", ["topics", "pairs"])
+@pytest.mark.parametrize("shape", ["topics", "pairs", "large"])
 def test_the_same_graph_has_the_same_partition_for_any_number_of_threads(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = planted_graph(3000, topics=16, share=0.5)[0] if shape == "topics" else pairs(4000)
+    graph = pairs(4000) if shape == "pairs" else planted_graph(3000, topics=16, share=0.5)[0]
+    if shape == "large":
+        take_for_large(monkeypatch, 12_000)
     found = {digest(partition(graph, Request(4, 32)))}
     monkeypatch.setattr(chunks, "_LEAST_EDGES", 1)  # of a graph for a test, no block has work for threads
     for threads in (1, 2, 3, 7):
@@ -63,11 +65,16 @@ def test_the_same_graph_has_the_same_partition_for_any_number_of_threads(
     assert len(found) == 1
 
 
+def take_for_large(monkeypatch: pytest.MonkeyPatch, edges: int) -> None:
+    """The way of graphs with more than a million edges, for those with so many."""
+    for name, share in (("_LARGE_EDGES", 1.0), ("_SKETCH_EDGES", 0.4), ("_MIXTURE_EDGES", 1.2)):
+        monkeypatch.setattr(module, name, int(share * edges))
+
+
 def test_a_large_graph_is_partitioned_by_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of graphs with more than a million edges, with smaller numbers in their place."""
     graph, topic = planted_graph(12_000, topics=16, share=0.6)
-    for name, edges in (("_LARGE_EDGES", 50_000), ("_SKETCH_EDGES", 20_000), ("_MIXTURE_EDGES", 60_000)):
-        monkeypatch.setattr(module, name, edges)
+    take_for_large(monkeypatch, 50_000)
     request = Request(8, 64)
     found = partition(graph, request)
     assert found.begun == "mixture"
