@@ -30,6 +30,7 @@ from htrain.frontend import (
 from htrain.frontend.captured import Captured, Origin, without_gradients
 from htrain.frontend.onnx_batch import check_examples_apart, open_batch
 from htrain.frontend.onnx_graph import GROWING, Graph, Known, label
+from htrain.frontend.onnx_halves import widen
 from htrain.frontend.onnx_merged import Unmerged, unmerge
 from htrain.frontend.onnx_operator import Operator
 from htrain.frontend.onnx_same import same_op
@@ -73,7 +74,8 @@ def capture_onnx(
     """
     notes: list[str] = []
     try:
-        model = read_file(path)
+        model, said = read_file(path)
+        notes.extend(said)
         end_at(model.graph, value_of_logit(model.graph, logit))
         graph, net, unmerged = _translate(model, table_rows=table_rows, frozen=frozen, notes=notes, name=path.stem)
     except ModelError as error:
@@ -96,9 +98,9 @@ def _origins(stored: Stored, unmerged: Unmerged) -> tuple[Origin, ...]:
 # -- the file --------------------------------------------------------------------------------------------------------
 
 
-def read_file(path: Path) -> ir.Model:
-    """The file's model with its functions inlined. Raises ModelError where that is none, or of an opset that is not
-    known.
+def read_file(path: Path) -> tuple[ir.Model, tuple[str, ...]]:
+    """The file's model with its functions inlined and its halves widened, and what is to be said of it. Raises ModelError where that is none, or of an opset
+    that is not known.
     """
     if not path.is_file():
         raise ModelError("no such file")
@@ -107,7 +109,8 @@ def read_file(path: Path) -> ir.Model:
         onnx.checker.check_model(str(whole))
         model = ir.load(whole)
         _check_opset(model)
-        return InlinePass()(model).model
+        model = InlinePass()(model).model
+        return model, widen(model)
     except (onnx.checker.ValidationError, DecodeError, ir.serde.SerdeError, ValueError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"is not an ONNX model that can be read: {reason}") from error

@@ -55,7 +55,7 @@ class OnnxReference:
     def __init__(self, captured: Captured, path: Path, logit: str) -> None:
         self._captured = captured
         self.dense_bytes = sum(p.num_bytes for p in captured.net.parameters.values() if p.kind != "table")
-        model = read_file(path)
+        model, _ = read_file(path)
         value = value_of_logit(model.graph, logit)
         end_at(model.graph, value)
         self._output = str(value.name)
