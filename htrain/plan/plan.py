@@ -264,21 +264,26 @@ def _parse_header(folder: Path, text: bytes) -> _Header:
     path = folder / HEADER
     try:
         document = parse_yaml(text.decode(), PlanError, str(path)).plain()
+        _check_version(path, document)  # before its entries, which another version may have otherwise
         header = converted(document, _Header)
     except UnicodeDecodeError as error:
         raise PlanError(f"{path}: not YAML: byte {error.start} is not UTF-8 text") from error
     except msgspec.ValidationError as error:
-        raise PlanError(f"{path}: {error}") from error
-    if not OLDEST <= header.version <= NEWEST:
-        raise PlanError(
-            f"{path}: version {header.version}, this htrain reads the versions {OLDEST} to {NEWEST}: compile the model again"
-        )
+        raise PlanError(f"{path}: is not as htrain wrote it: {error}; compile the model again") from error
     for name in header.files:
         if not is_part(name):
             raise PlanError(f"{path}: '{name}' is not a file of a plan")
     for place in _unknown(document, msgspec.to_builtins(header)):
         raise PlanError(f"{path}: {place} is no entry that this htrain knows: compile the model again")
     return header
+
+
+def _check_version(path: Path, document: object) -> None:
+    version = document.get("version") if isinstance(document, dict) else None
+    if isinstance(version, int) and not OLDEST <= version <= NEWEST:
+        raise PlanError(
+            f"{path}: version {version}, this htrain reads the versions {OLDEST} to {NEWEST}: compile the model again"
+        )
 
 
 def _unknown(given: object, known: object, place: str = "") -> Iterator[str]:

@@ -363,9 +363,12 @@ HEADERS: Mapping[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         entry("version", NEWEST + 1),
         rf"version {NEWEST + 1}, this htrain reads the versions {OLDEST} to {NEWEST}: compile the model again$",
     ),
-    "a version that is no number": (entry("version", "one"), r"Expected `int`, got `str` - at `\$.version`$"),
-    "an entry that is missing": (lambda h: h.pop("tables"), r"missing required field `tables`$"),
-    "an entry that is unknown": (entry("colour", "red"), r"unknown field `colour`$"),
+    "a version that is no number": (
+        entry("version", "one"),
+        r"Expected `int`, got `str` - at `\$.version`; compile the model again$",
+    ),
+    "an entry that is missing": (lambda h: h.pop("tables"), r"missing required field `tables`; compile"),
+    "an entry that is unknown": (entry("colour", "red"), r"unknown field `colour`; compile"),
     "an entry that is unknown, further in": (
         inside("search", colour="red"),
         r"'search\.colour' is no entry that this htrain knows: compile",
@@ -450,8 +453,9 @@ def test_a_header_that_is_not_as_htrain_writes_it_is_refused_by_name(spoil: str,
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (b"", r"plan.yaml: Expected `object`, got `null`$"),
-        (b"[1, 2]", r"plan.yaml: Expected `object`, got `array`$"),
+        (b"", r"plan.yaml: is not as htrain wrote it: Expected `object`, got `null`; compile the model again$"),
+        (b"[1, 2]", r"plan.yaml: is not as htrain wrote it: Expected `object`, got `array`; compile the model again$"),
+        (f"version: {NEWEST + 1}\nother: 1".encode(), rf"version {NEWEST + 1}, this htrain reads the versions {OLDEST} to"),
         (b"a: [1", r"plan.yaml: not YAML: .*line 1"),
         (b"\xff\xfe\x00", r"plan.yaml: not YAML: byte 0 is not UTF-8 text"),
         (b"a: !!python/object:os.system {}", r"plan.yaml:1: the tag tag:yaml.org,2002:python/object:os.system is not read"),
