@@ -18,7 +18,8 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from htrain.errors import ModelError
-from htrain.frontend.blame import users_line
+from htrain.frontend.assertions import answer_that_goes_on
+from htrain.frontend.blame import asking, users_line
 from htrain.frontend.packed_sequences import Listed
 
 MOST_BYTES = (
@@ -28,6 +29,7 @@ _ASKING = frozenset(
     {"item", "tolist", "numpy", "is_nonzero", "equal", "allclose", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__array__",
      "__format__", "__contains__"}
 )  # fmt: skip  # whose answer is no tensor
+_TRUTH = frozenset({"__bool__", "is_nonzero", "item"})  # what an `if` asks for
 _FINDING = frozenset(
     {
         "nonzero",
@@ -77,11 +79,13 @@ class _Slot:
 class KnownValues(TorchFunctionMode):
     """Within, what asks for the value of a tensor that is known has it.
 
-    What is done in place to such a tensor is done to its value, too. Raises ModelError where the value of a parameter says how to go on.
+    What is done in place to such a tensor is done to its value, too. What is not known and decides whether an error is raised has the other answer, and
+    `asserted` the line. Raises ModelError where the value of a parameter says how to go on.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        self.asserted: dict[str, None] = {}
         self._asked: dict[str, str] = {}  # buffers whose values have decided what was captured: the lines that asked
         self._known: dict[int, _Known] = {}
         self._trained: dict[int, tuple[torch.Tensor, str]] = {}  # made of parameters, and of what is known: of which
@@ -176,6 +180,9 @@ class KnownValues(TorchFunctionMode):
         value = self._computed(func, args, given) if tensors else _UNKNOWN
         if value is not _UNKNOWN:
             return self._taken(value, tensors)
+        if func.__name__ in _TRUTH and (going_on := answer_that_goes_on(asking()[0])) is not None:
+            self.asserted[users_line(sys._getframe(1)).strip(" ()")] = None
+            return going_on
         trained = [self._trained[id(tensor)][1] for tensor in tensors if id(tensor) in self._trained]
         if func is torch.Tensor.numpy and not trained and not isinstance(args[0].numel(), int):
             return Listed(args[0], "numpy")

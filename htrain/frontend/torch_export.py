@@ -53,6 +53,7 @@ _TRANSLATED = (
     "square.default",
 )
 SUPPOSED = "htrain_supposed"  # in the meta of a program's module: the lines that ask whether a mask picks anything, where the answer was yes
+ASSERTED = "htrain_asserted"  # likewise: the lines that raise an error by what values are
 OF_LENGTHS = "htrain_lengths"  # likewise: the lines that may ask how long the longest sequence of a batch is
 _LARGEST = 1 << 31  # with no bound, torch asks for one where the number of elements would not be an int64
 _WRITING = ("batch_norm.default",)
@@ -148,6 +149,7 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
                 raise _ByValuesError(f"{_cannot(model)}: {_ANOTHER_WAY}{guards.by_values[0]}")
             program = program if _is_plain(program) else program.run_decompositions(_decompositions())
             known.require_unchanged(program.graph_signature.buffers_to_mutate.values())
+            program.graph_module.meta[ASSERTED] = tuple(known.asserted)
             return program
     except ModelError:
         raise

@@ -19,7 +19,7 @@ from htrain.frontend.heads import with_heads
 from htrain.frontend.indexed_tables import write_lookups
 from htrain.frontend.known_values import MOST_BYTES
 from htrain.frontend.module_checks import check_module
-from htrain.frontend.torch_export import OF_LENGTHS, SUPPOSED, export, is_bag
+from htrain.frontend.torch_export import ASSERTED, OF_LENGTHS, SUPPOSED, export, is_bag
 from htrain.frontend.translation import PickedShapeError, Translation, dtype_name, static_value
 from htrain.frontend.unwritten import UNWRITTEN
 from htrain.net.net import Init, Net, Parameter
@@ -68,7 +68,8 @@ def capture(
     mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
     supposed = program.graph_module.meta.get(SUPPOSED, ())
     of_lengths = program.graph_module.meta.get(OF_LENGTHS, ())
-    supposing = (*_supposed(supposed), *_of_lengths(of_lengths))
+    asserted = program.graph_module.meta.get(ASSERTED, ())
+    supposing = (*_supposed(supposed), *_of_lengths(of_lengths), *_asserted(asserted))
     notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing, *supposing)
     captured = Captured(used, kept, notes, supposed=supposed, of_lengths=of_lengths)
     return with_heads(captured, other_outputs(program, outputs), partial(_grown, program, translation, needed))
@@ -91,6 +92,15 @@ def _supposed(lines: Sequence[str]) -> list[str]:
         [
             f"a mask is taken to pick something in every batch ({', '.join(lines)}): sums over nothing are 0, with no other way to go"
         ]
+        if lines
+        else []
+    )
+
+
+def _asserted(lines: Sequence[str]) -> list[str]:
+    """A sentence for the lines that raise an error by what values are."""
+    return (
+        [f"forward() raises errors by what values are ({', '.join(lines)}): no net does; check the data before"]
         if lines
         else []
     )
