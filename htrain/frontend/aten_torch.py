@@ -8,7 +8,7 @@ from torch import fx
 from htrain.frontend.aten_forms import Call, Handler, mixes_batch, refuse
 from htrain.frontend.translation import Translation
 from htrain.net.net import Attr
-from htrain.ops.torch_ops import RECURRENT, TORCH_OPS, arguments_of, is_list, is_tensor, kind_of
+from htrain.ops.torch_ops import TORCH_OPS, arguments_of, is_list, is_tensor, kind_of
 
 
 def _as_it_is(type: str) -> Handler:
@@ -68,8 +68,6 @@ def _attributes(t: Translation, call: Call, type: str) -> dict[str, Attr]:
 
 def _check(t: Translation, call: Call, type: str, attrs: dict[str, Attr]) -> None:
     """Raises ModelError for what the op would do otherwise than torch; notes where it is over the batch."""
-    if type in RECURRENT and attrs["train"] and attrs["dropout"] and attrs["num_layers"] != 1:
-        raise refuse(t, call, "dropout between its layers: make a module of each layer, and put nn.Dropout between")
     if type == "InstanceNorm" and attrs["use_input_stats"] and call.argument("running_mean") is not None:
         raise refuse(t, call, "its running statistics, which it moves: build it with track_running_stats=False")
     dims = attrs.get("dim", attrs.get("dims", ())) if type != "RepeatInterleave" else ()

@@ -1,5 +1,5 @@
-"""Dropouts of whole channels, and those that keep mean and variance, while a model is captured: dropouts of one number for each, which are drawn again by a
-hash as all are."""
+"""Dropouts of whole channels, those that keep mean and variance, and those between recurrent layers, while a model is captured: dropouts of one number for
+each, which are drawn again by a hash as all are."""
 
 import math
 from typing import Any
@@ -18,10 +18,14 @@ _OF_ALPHA = {
     torch.alpha_dropout: False,
     torch.feature_alpha_dropout: True,
 }
+_RECURRENT = frozenset({torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu})
 
 
 class Dropouts(TorchFunctionMode):
-    """Within, these drop numbers of a tensor of ones, which say what becomes of their input; torch would draw them otherwise."""
+    """Within, these drop numbers of a tensor of ones, which say what becomes of their input; torch would draw them otherwise.
+
+    Recurrent layers with dropout between them run one by one.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -30,6 +34,8 @@ class Dropouts(TorchFunctionMode):
             return _dropped(func, *args, **(kwargs or {}))
         if func in _OF_ALPHA:
             return _to_alpha(_OF_ALPHA[func], *args, **(kwargs or {}))
+        if func in _RECURRENT and isinstance(args[3], bool) and args[4] > 1 and args[5] and args[6]:
+            return _layers(func, *args)
         return func(*args, **(kwargs or {}))
 
 
@@ -59,3 +65,18 @@ def _to_alpha(
     drawn = torch.where(kept > 0, input * scale + shift, scale * _ALPHA + shift)
     made = torch.where(kept == 1, input, drawn)
     return input.copy_(made) if inplace else made
+
+
+def _layers(func: Any, x: torch.Tensor, begin: Any, weights: Any, biases: bool, number: int, *rest: Any) -> Any:
+    """The layers of a recurrent module, with dropout of what each gives the next; the states of all behind it."""
+    share, training, two_ways, batch_first = rest
+    of_layer, directions = len(weights) // number, 2 if two_ways else 1
+    begins, ends = (list(begin) if isinstance(begin, tuple | list) else [begin]), []
+    for layer in range(number):
+        states = [each[layer * directions : (layer + 1) * directions] for each in begins]
+        own = weights[layer * of_layer : (layer + 1) * of_layer]
+        first = tuple(states) if func is torch.lstm else states[0]
+        x, *end = func(x, first, own, biases, 1, 0.0, training, two_ways, batch_first)
+        ends.append(end)
+        x = F.dropout(x, share, layer < number - 1)
+    return (x, *(torch.cat(states) for states in zip(*ends, strict=True)))

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
 from torch.nn.utils import rnn
 
 from htrain.errors import ModelError
@@ -180,10 +181,10 @@ def _inside(padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 
 def _run(layer: nn.RNNBase, sequence: _Padded, given: Any) -> tuple[_Padded, Any]:
-    """Every layer and direction on the padded sequences. Raises ModelError for what the layer does beside."""
-    if layer.proj_size or (layer.dropout and layer.training and layer.num_layers > 1):
+    """Every layer and direction on the padded sequences. Raises ModelError for projections."""
+    if layer.proj_size:
         raise ModelError(
-            "a recurrent layer over packed sequences has projections, or dropout between its layers: make a module of each layer"
+            "a recurrent layer over packed sequences has projections: build it without, and put nn.Linear behind"
         )
     x, directions, last = sequence.padded, 2 if layer.bidirectional else 1, []
     begins = given if isinstance(given, tuple) else (given, given)
@@ -194,7 +195,7 @@ def _run(layer: nn.RNNBase, sequence: _Padded, given: Any) -> tuple[_Padded, Any
             output, end = _directed(layer, x, sequence.lengths, state, place, backward=place % directions == 1)
             parts.append(output)
             last.append(end)
-        x = torch.cat(parts, 2)
+        x = F.dropout(torch.cat(parts, 2), layer.dropout, layer.training and number < layer.num_layers - 1)
     states = torch.stack(last)
     cells = _Unknown(
         "the cell state of an LSTM over packed sequences", "take the state, or the output at the last place"

@@ -86,8 +86,17 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     """
     with sparse_constants(model), noted_lengths() as lines:
         program = _exported_at_last(model, example_inputs)
+    _name_inputs(program)
     program.graph_module.meta[OF_LENGTHS] = tuple(lines)
     return program
+
+
+def _name_inputs(program: ExportedProgram) -> None:
+    """The inputs have the names of forward()'s arguments, of which torch makes small letters: `Items`, and `A` beside `a`."""
+    names = program.call_spec.in_spec.child(1).context
+    given = dict(zip(program.graph_signature.user_inputs, names, strict=True))
+    for node in program.graph.find_nodes(op="placeholder"):
+        node.target = given.get(node.name, node.target)
 
 
 def _exported_at_last(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:

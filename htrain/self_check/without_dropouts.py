@@ -17,6 +17,8 @@ _NORMAL_INTO, _UNIFORM_INTO = (
     (torch.Tensor.normal_, nn.init.normal_),
     (torch.Tensor.uniform_, nn.init.uniform_),
 )  # those of init call them unseen
+_RECURRENT = frozenset({torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu})
+_SHARE_OF_LAYERS = 5  # the place of the share that is dropped between layers
 _DROPOUTS = frozenset(
     {torch.dropout, torch.dropout_, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout}
     | {F.alpha_dropout, F.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout}
@@ -87,6 +89,10 @@ class WithoutDropouts(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             self.drops |= bool(args[4] if len(args) > 4 else given.get("dropout_p", 0.0))
             args, given = args[:4], {**given, "dropout_p": 0.0} | ({"is_causal": args[5]} if len(args) > 5 else {})
+        if func in _RECURRENT:  # of padded sequences, or of packed ones, which have their sizes beside
+            place = _SHARE_OF_LAYERS if isinstance(args[_SHARE_OF_LAYERS - 2], bool) else _SHARE_OF_LAYERS + 1
+            self.drops |= bool(args[place] and args[place + 1])
+            args = (*args[:place], 0.0, *args[place + 1 :])
         if func is F.multi_head_attention_forward:  # what it calls does not come here
             args = (*args[:_ATTENTION_P], 0.0, *args[_ATTENTION_P + 1 :])
         return func(*args, **given)

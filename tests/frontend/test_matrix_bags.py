@@ -16,6 +16,10 @@ from htrain.spec.options import Options
 from tests.frontend.test_torch_model import interpret
 
 IDS = {"ids": torch.tensor([[0, 1, 2, 1], [3, 2, 0, 0], [2, 2, 2, 2]])}
+KNOWN, STARTS = (
+    torch.tensor([4, 9, 4, 4, 7, 8, 29]),
+    torch.tensor([0, 2, 2, 4]),
+)  # the features of four items, of which one has none
 Form = Callable[[Any, torch.Tensor], torch.Tensor]
 FORMS: dict[str, Form] = {
     "computed": lambda m, ids: F.embedding_bag(ids, m.rows.weight * 2),
@@ -27,6 +31,12 @@ FORMS: dict[str, Form] = {
     "padded and weighted": lambda m, ids: F.embedding_bag(
         ids, m.rows.weight.tanh(), mode="sum", padding_idx=2, per_sample_weights=m.rows(ids)[..., 0]
     ),
+    "known sum": lambda m, ids: F.embedding_bag(KNOWN, m.rows.weight, STARTS, mode="sum")[ids[:, 0]],
+    "known mean": lambda m, ids: F.embedding_bag(KNOWN, m.rows.weight.tanh(), STARTS)[ids[:, 0]],
+    "known and padded": lambda m, ids: F.embedding_bag(KNOWN, m.rows.weight, STARTS, padding_idx=4)[ids[:, 0]],
+    "known and weighted": lambda m, ids: F.embedding_bag(
+        KNOWN, m.rows.weight, STARTS, mode="sum", padding_idx=4, per_sample_weights=m.rows.weight[:7, 1]
+    )[ids[:, 0]],
     "largest": lambda m, ids: F.embedding_bag(ids, m.rows.weight.tanh(), mode="max", padding_idx=2),
 }  # fmt: skip
 

@@ -65,6 +65,7 @@ def chained(model: Any, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tens
 CASES: dict[str, tuple[Forward, Callable[[], nn.Module]]] = {
     "layers and directions": (padded, lambda: nn.GRU(4, 3, 2, bidirectional=True)),
     "last of both": (last, lambda: nn.RNN(4, 3, bidirectional=True, bias=False)),
+    "dropout": (padded, lambda: nn.GRU(4, 3, 3, bidirectional=True, dropout=0.2)),
     "a state": (both, lambda: nn.GRU(4, 3, bidirectional=True)),
     "lstm": (last, lambda: nn.LSTM(4, 6, batch_first=True)),
     "a chain": (chained, lambda: nn.ModuleList([nn.RNN(4, 6, nonlinearity="relu"), nn.GRU(6, 6)])),
@@ -206,7 +207,7 @@ REFUSED: dict[str, tuple[Forward, nn.Module, str]] = {
     "another length": (lambda m, rows, lengths: pad_packed_sequence(pack(rows, lengths), total_length=5)[0], nn.GRU(4, 6), "of 3 to 5: give .*total_length=3"),
     "sorted": (lambda m, rows, lengths: m.layer(pack_padded_sequence(rows, lengths, batch_first=True))[1], nn.GRU(4, 6), "enforce_sorted=False"),
     "cells": (lambda m, rows, lengths: m.layer(pack(rows, lengths))[1][1] * 2, nn.LSTM(4, 6), r"reads the cell state of an LSTM .*_sequences.py:\d+\)"),
-    "dropout": (last, nn.GRU(4, 6, 2, dropout=0.1), "dropout between its layers"),
+    "projections": (last, nn.LSTM(4, 6, proj_size=3), "has projections: build it without"),
     "a list": (lambda m, rows, lengths: rows[:, : max(lengths.tolist())], nn.GRU(4, 6), r"reads what .tolist\(\) gives .*_sequences.py:\d+\)"),
     "an array": (lambda m, rows, lengths: rows * lengths.numpy().mean(), nn.GRU(4, 6), r"reads what .numpy\(\) gives .*_sequences.py:\d+\)"),
 }  # fmt: skip

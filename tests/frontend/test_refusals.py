@@ -71,14 +71,12 @@ def left(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 ONES = nn.Parameter(torch.ones(4))
 IMAGINARY = nn.Parameter(torch.ones(4) * 1j)
 TRACKING = nn.InstanceNorm1d(1, track_running_stats=True)
-GRU = nn.GRU(4, 4, 2, batch_first=True, dropout=0.1)
 ROOT = r"in forward\(\) of Model cannot be compiled: "
 COMPUTED = r"in forward\(\) of Model cannot be computed: "
 CASES: dict[str, tuple[nn.Module, str]] = {
     "an op of the model itself": (Model(lambda m, x: torch.special.erfcx(x)), r"^aten.special_erfcx.default " + ROOT + "htrain has no such op"),
     "whole numbers in training": (Model(lambda m, x: x + torch.randint(9, (4,)) if m.training else x), r"^aten.randint.default .*drawn in training alone"),
     "none drawn twice": (Model(lambda m, x: x + torch.multinomial(torch.ones(9), len(x)).sum()), r"multinomial.*: how many it draws, .* replacement=True"),
-    "dropout between layers": (Model(lambda m, x: m.cells(x[:, None])[0][:, 0], cells=GRU), "in module 'cells' .*: dropout between"),
     "an instance norm's statistics": (Model(lambda m, x: m.norm(x[:, None])[:, 0], norm=TRACKING), "module 'norm' .*: build it with track_running_stats=False"),
     "an average of all batches": (Model(lambda m, x: m.norm(x), norm=nn.BatchNorm1d(4, momentum=None)), "module 'norm' has momentum=None"),
     "draws": (Model(lambda m, x: x * torch.bernoulli(torch.full_like(x, 0.5)) if m.training else x), r"drawn in training alone, .* nn.Dropout1d"),

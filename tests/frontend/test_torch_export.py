@@ -9,11 +9,13 @@ import torch
 from random_modules import drawn_module, example
 from torch import nn
 
-from htrain.data import Schema, click_schema
+from htrain.data import CRITEO, Schema, click_schema
 from htrain.frontend import torch_export, torch_model
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_export import export
 from htrain.net.net import Net
+from htrain.self_check.capture import capture_model
+from htrain.spec.options import Options
 from tests.support.whole_runs import ROOT
 
 CLICKS = click_schema(3, (50, 40, 30))
@@ -124,3 +126,19 @@ def test_what_is_made_of_other_ops_is_decomposed(then: str, asked: list[bool], m
 def test_drawn_modules_are_the_same_net(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     as_it_is, decomposed = captured(drawn_module(seed), example(4), monkeypatch)
     assert without_names(as_it_is) == without_names(decomposed)
+
+
+def test_inputs_have_the_names_of_arguments_in_whatever_letters() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.top = nn.Embedding(9, 4), nn.Linear(4, 1)
+
+        def forward(self, a: torch.Tensor, Items: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+            return self.top(self.rows(Items) * A + a).squeeze(1)
+
+    inputs = {"A": torch.randn(2, 4), "a": torch.randn(2, 1), "Items": torch.tensor([1, 2])}
+    model = capture_model(Named(), schema=CRITEO, example_inputs=inputs, logit="", label="")
+    net = model.captured.net
+    assert {name: net.blobs[name].shape[1:] for name in net.inputs} == {"A": (4,), "a": (1,), "Items": (1,)}
+    assert model.compare(Options()) == ()
