@@ -34,11 +34,9 @@ def notes_of_evaluation(
 ) -> Iterator[str]:
     """A sentence where the reference does something else in evaluation than the net, or cannot be asked.
 
-    Raises ModelError for noise that is added in training alone, where evaluation does something else besides leaving it out. With batch norms it cannot
-    be told: evaluation reads their statistics, which are those of no weights that are drawn; nor with what evaluation draws.
+    Raises ModelError for noise that is added in training alone, where evaluation does something else besides leaving it out. With what evaluation draws it
+    cannot be told. Batch norms read the statistics that the model has.
     """
-    if any(p.kind == "statistic" for p in ours.net.parameters.values()):
-        return
     if any(is_draw(op) and not is_noise(op) for op in ours.ops):
         return
     try:

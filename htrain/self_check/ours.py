@@ -41,6 +41,7 @@ class Ours:
         self._evaluation = lowered.with_ops(OPS[op.type].in_evaluation(op) for op in lowered.ops)
         forward = fuse_forward(without_draws(lowered), exact)
         self.net, self._gradients = add_gradients(forward)
+        self._statistics = [name for name, p in self.net.parameters.items() if p.kind == "statistic"]
         self._lookups = {op.inputs[0]: op for op in self.net.ops if op.type == "Lookup"}
         self.probability = final_sigmoid(captured.net, options.loss) is not None
 
@@ -79,7 +80,10 @@ class Ours:
     def _known(
         self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        known = {**values.dense, **inputs, "label": label}
+        moved = {
+            name: values.dense[name].clone() for name in self._statistics
+        }  # by batch norms, but not those of the model
+        known = {**values.dense, **moved, **inputs, "label": label}
         with torch.no_grad():
             for op in self.net.ops:
                 known.update(zip(op.outputs, _run(op, known, values, len(label)), strict=True))

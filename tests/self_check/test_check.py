@@ -3,6 +3,7 @@
 import copy
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -250,6 +251,51 @@ def test_dropouts_norms_and_attention_are_compared_without_what_is_dropped() -> 
     assert notes(model, inputs) == ()
     assert sum(op.type == "Dropout" for op in capture(model, inputs).net.ops) == 7
     assert float(model.norm.running_mean.abs().sum()) == 0
+
+
+class Normed(nn.Module):
+    """Batch norms of a model that has been trained, and what `change` makes of what is between them."""
+
+    def __init__(self, change: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.change, self.first, self.second, self.top = change, nn.BatchNorm1d(4), nn.BatchNorm1d(1), nn.Linear(4, 1)
+        for norm in (self.first, self.second):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x[B,4]."""
+        return self.second(self.top(self.change(self, self.first(x)))).squeeze(1)
+
+
+def test_statistics_of_batch_norms_stay_those_of_the_model() -> None:
+    """They are its own, which a plan begins with, and which the caller's module goes on with."""
+    model, inputs = Normed(lambda m, x: torch.relu(x)), {"x": torch.zeros(4, 4)}
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    captured = capture(model, inputs)
+    assert check(captured, TorchReference(model, captured, ""), inputs, DEFAULTS) == ()
+    assert {
+        "first.running_mean",
+        "first.running_var",
+    } <= captured.values.keys()  # those of one element are constants of the plan
+    for name in before.keys() & captured.values.keys():
+        assert torch.equal(captured.values[name], before[name]), name
+    for name, value in model.named_buffers():
+        assert torch.equal(value, before[name]), name
+
+
+def test_evaluation_is_compared_by_the_statistics_that_a_model_has() -> None:
+    inputs = {"x": torch.zeros(4, 4)}
+    assert notes(Normed(lambda m, x: x + 0.1 * torch.randn_like(x) if m.training else x), inputs) == ()
+    (note,) = notes(Normed(lambda m, x: 2 * x if m.training else x), inputs)
+    assert note.startswith("forward() gives something else in evaluation")
+    for kept in (
+        lambda drawn: drawn > 0.5,
+        lambda drawn: drawn < 0.5,
+    ):  # which is nothing, or twice as much, where nothing is drawn
+        dropped = Normed(lambda m, x, kept=kept: x * kept(torch.rand_like(x)).float() / 0.5 if m.training else x)
+        with pytest.raises(ModelError, match="draws random numbers in training alone"):
+            notes(dropped, inputs)
 
 
 def test_ids_are_drawn_from_all_rows_that_a_column_may_read() -> None:
