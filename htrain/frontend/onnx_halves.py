@@ -15,7 +15,9 @@ _NAMED = 5  # weights that a note tells by name
 
 def widen(model: ir.Model) -> tuple[str, ...]:
     """Make a model that stores tensors of float16 or bfloat16 one of float32, in place. Returns what is to be said of it."""
-    stored = {str(value.name): tensor for value, tensor in _constants(model) if tensor.dtype in _HALVES}
+    stored = {
+        str(value.name): tensor for value, tensor in _constants(model) if tensor.dtype in _HALVES and _is_read(value)
+    }
     if not any(len(tensor.shape) for tensor in stored.values()):
         return ()
     was = " and ".join(sorted({tensor.dtype.name.lower() for tensor in stored.values()}))
@@ -41,6 +43,11 @@ def _constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
     for node in model.graph.all_nodes():
         if node.op_type == "Constant" and "value" in node.attributes:
             yield node.outputs[0], node.attributes["value"].as_tensor()
+
+
+def _is_read(value: ir.Value) -> bool:
+    """Whether a node reads its numbers: CastLike reads what type it has."""
+    return any(use.node.op_type != "CastLike" or use.idx == 0 for use in value.uses())
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
