@@ -145,7 +145,7 @@ def spread(
         mine = order[begin : begin + block]
         in_chunks(
             len(mine),
-            partial(_follow_rows, level, Spread(lifts, known, room, is_sure), mine),
+            partial(_follow_rows, level, Spread(lifts, known, room, is_sure), np.sort(mine)),  # as they lie in memory
             num_edges=len(level.rows) / _BLOCKS,
         )
         _find_room(known, room, is_sure, mine)
