@@ -18,7 +18,7 @@ _OF_ALPHA = {
     torch.alpha_dropout: False,
     torch.feature_alpha_dropout: True,
 }
-_RECURRENT = frozenset({torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu})
+RECURRENT = frozenset({torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu})
 
 
 class Dropouts(TorchFunctionMode):
@@ -34,7 +34,7 @@ class Dropouts(TorchFunctionMode):
             return _dropped(func, *args, **(kwargs or {}))
         if func in _OF_ALPHA:
             return _to_alpha(_OF_ALPHA[func], *args, **(kwargs or {}))
-        if func in _RECURRENT and isinstance(args[3], bool) and args[4] > 1 and args[5] and args[6]:
+        if func in RECURRENT and isinstance(args[3], bool) and args[4] > 1 and args[5] and args[6]:
             return _layers(func, *args)
         return func(*args, **(kwargs or {}))
 

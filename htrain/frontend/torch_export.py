@@ -93,8 +93,8 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
 
 def _name_inputs(program: ExportedProgram) -> None:
     """The inputs have the names of forward()'s arguments, of which torch makes small letters: `Items`, and `A` beside `a`."""
-    names = program.call_spec.in_spec.child(1).context
-    given = dict(zip(program.graph_signature.user_inputs, names, strict=True))
+    _, named = program.example_inputs
+    given = dict(zip(program.graph_signature.user_inputs, named, strict=True))
     for node in program.graph.find_nodes(op="placeholder"):
         node.target = given.get(node.name, node.target)
 

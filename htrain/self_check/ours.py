@@ -80,10 +80,9 @@ class Ours:
     def _known(
         self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        moved = {
-            name: values.dense[name].clone() for name in self._statistics
-        }  # by batch norms, but not those of the model
-        known = {**values.dense, **moved, **inputs, "label": label}
+        # Batch norms move their statistics, which here are the model's own
+        statistics = {name: values.dense[name].clone() for name in self._statistics}
+        known = {**values.dense, **statistics, **inputs, "label": label}
         with torch.no_grad():
             for op in self.net.ops:
                 known.update(zip(op.outputs, _run(op, known, values, len(label)), strict=True))

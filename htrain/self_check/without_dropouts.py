@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from htrain.frontend.dropouts import RECURRENT
+
 _ATTENTION_P = list(inspect.signature(F.multi_head_attention_forward).parameters).index("dropout_p")
 KNOWN_DRAW = 0.4  # in deviations from the mean, or as a share of the range
 _NORMAL, _UNIFORM = (torch.randn, torch.randn_like), (torch.rand, torch.rand_like)
@@ -17,7 +19,6 @@ _NORMAL_INTO, _UNIFORM_INTO = (
     (torch.Tensor.normal_, nn.init.normal_),
     (torch.Tensor.uniform_, nn.init.uniform_),
 )  # those of init call them unseen
-_RECURRENT = frozenset({torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu})
 _SHARE_OF_LAYERS = 5  # the place of the share that is dropped between layers
 _DROPOUTS = frozenset(
     {torch.dropout, torch.dropout_, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout}
@@ -89,7 +90,7 @@ class WithoutDropouts(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             self.drops |= bool(args[4] if len(args) > 4 else given.get("dropout_p", 0.0))
             args, given = args[:4], {**given, "dropout_p": 0.0} | ({"is_causal": args[5]} if len(args) > 5 else {})
-        if func in _RECURRENT:  # of padded sequences, or of packed ones, which have their sizes beside
+        if func in RECURRENT:  # of padded sequences, or of packed ones, which have their sizes beside
             place = _SHARE_OF_LAYERS if isinstance(args[_SHARE_OF_LAYERS - 2], bool) else _SHARE_OF_LAYERS + 1
             self.drops |= bool(args[place] and args[place + 1])
             args = (*args[:place], 0.0, *args[place + 1 :])

@@ -274,10 +274,8 @@ def test_statistics_of_batch_norms_stay_those_of_the_model() -> None:
     before = {name: value.clone() for name, value in model.named_buffers()}
     captured = capture(model, inputs)
     assert check(captured, TorchReference(model, captured, ""), inputs, DEFAULTS) == ()
-    assert {
-        "first.running_mean",
-        "first.running_var",
-    } <= captured.values.keys()  # those of one element are constants of the plan
+    # Those of one element are constants of the plan
+    assert {"first.running_mean", "first.running_var"} <= captured.values.keys()
     for name in before.keys() & captured.values.keys():
         assert torch.equal(captured.values[name], before[name]), name
     for name, value in model.named_buffers():
@@ -289,10 +287,8 @@ def test_evaluation_is_compared_by_the_statistics_that_a_model_has() -> None:
     assert notes(Normed(lambda m, x: x + 0.1 * torch.randn_like(x) if m.training else x), inputs) == ()
     (note,) = notes(Normed(lambda m, x: 2 * x if m.training else x), inputs)
     assert note.startswith("forward() gives something else in evaluation")
-    for kept in (
-        lambda drawn: drawn > 0.5,
-        lambda drawn: drawn < 0.5,
-    ):  # which is nothing, or twice as much, where nothing is drawn
+    # Which is nothing, or twice as much, where nothing is drawn
+    for kept in (lambda drawn: drawn > 0.5, lambda drawn: drawn < 0.5):
         dropped = Normed(lambda m, x, kept=kept: x * kept(torch.rand_like(x)).float() / 0.5 if m.training else x)
         with pytest.raises(ModelError, match="draws random numbers in training alone"):
             notes(dropped, inputs)

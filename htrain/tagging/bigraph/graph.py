@@ -144,13 +144,13 @@ def _name_all(rows, names, named, begin, end):  # type: ignore[no-untyped-def]
 
 def uses_of(rows: Ints, num_rows: int) -> Ints:
     """How many edges each row has."""
-    of_ranges: dict[int, Ints] = {}
+    of_ranges: list[Ints] = []
     in_chunks(
         len(rows),
-        lambda begin, end: of_ranges.update({begin: _count_uses(rows[begin:end], num_rows)}),
+        lambda begin, end: of_ranges.append(_count_uses(rows[begin:end], num_rows)),
         num_edges=len(rows),
     )
-    return cast(Ints, sum(of_ranges.values()))
+    return cast(Ints, sum(of_ranges))
 
 
 @njit(nogil=True, cache=True)

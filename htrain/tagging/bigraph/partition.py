@@ -179,7 +179,7 @@ class _Search:
         sketch, _ = self._sketch(_SKETCH_EDGES)
         with ThreadPoolExecutor(1) as pool:
             telling = pool.submit(_Search(sketch, self._request, self._shares)._costs_of_ways)
-            _ = self._labelled  # kept for `_mixture`: neither of the two takes more than one core
+            _ = self._labelled  # kept for `_mixture`: neither of the two keeps all cores at work
             costs = telling.result()
         best = min(costs, key=costs.__getitem__)
         return best if costs[best] < _BETTER * costs["mixture"] else "mixture"
