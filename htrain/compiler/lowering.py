@@ -8,6 +8,7 @@ from htrain.errors import UsageError
 from htrain.frontend.captured import Captured
 from htrain.net.net import Net
 from htrain.net.placement import Shard, Split
+from htrain.net.rewriting import with_heads
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.tree import checked
@@ -19,6 +20,7 @@ from htrain.transform.bounds import bound_tables, bounds_of
 from htrain.transform.clipping import clip_together
 from htrain.transform.constants import copy_constants
 from htrain.transform.dropout import seed_dropouts
+from htrain.transform.evaluation import as_evaluated, reading_padding, with_loss_of
 from htrain.transform.fc_split import split_fcs
 from htrain.transform.gradient import add_gradients
 from htrain.transform.heads import Parted, part
@@ -103,6 +105,23 @@ def as_trained(net: Net) -> Net:
 def net_of_heads(captured: Captured, options: Options) -> Net | None:
     """The net that makes heads of the forward net's last outputs, if the model has any."""
     return _parted(captured, options).heads if captured.heads else None
+
+
+def evaluation_net(captured: Captured, options: Options) -> Net | None:
+    """The net of evaluation, (loss, logit) and heads, where the model does something else there: of whole tables and weights. One that returns no loss there
+    has that of training, with nothing dropped."""
+    if captured.evaluation is None:
+        return None
+    # What starts parameters says which rows start as zeros: that is of the trained net
+    own = {name: captured.net.parameters[name] for name in captured.evaluation.net.parameters}
+    found = replace(captured.evaluation, values=captured.values)
+    found = replace(found, net=reading_padding(replace(found.net, parameters=own)))
+    if captured.has_own_loss and not found.has_own_loss:
+        parted = _parted(found, options)
+        scored = replace(parted.trained, outputs=parted.trained.outputs[:1])
+        lowered = lower_fcs(as_evaluated(with_heads(scored, parted.heads)), options)
+        return with_loss_of(lowered, forward_net(captured, options))
+    return as_evaluated(with_heads(as_trained(forward_net(found, options)), net_of_heads(found, options)))
 
 
 def _parted(captured: Captured, options: Options) -> Parted:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import floor
 
-from htrain.compiler.fusing import fuse_placed
-from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS, as_trained, lowered, net_of_heads
+from htrain.compiler.fusing import fuse_forward, fuse_placed
+from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS, as_trained, evaluation_net, lowered, net_of_heads
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.loads import MemoryUse
 from htrain.costs.memory import memory_of_train, too_large_text
@@ -33,6 +33,7 @@ from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_o
 from htrain.tagging.rules import apply_tags
 from htrain.tagging.workload import Ints, Workload, workload_of
 from htrain.transform.compress import compress_values
+from htrain.transform.evaluation import of_trained
 from htrain.transform.init_nets import init_net
 from htrain.transform.loss import final_sigmoid
 from htrain.transform.low_precision import choose_fc_dtypes
@@ -78,14 +79,14 @@ def compile_net(
     tagged = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
     holds = _holds(tagged, cluster, options)
     encodings = {name: allowed[name] for name, is_chosen in zip(workload.values, chosen, strict=True) if is_chosen}
-    heads = net_of_heads(captured, options)
+    heads = None if captured.evaluation else net_of_heads(captured, options)
     train = compress_values(_with_taken(tagged, heads), encodings, options)
     strategies = (*strategies_of(cluster, options), cache_of(cluster, options))
     for strategy in strategies:
         train = strategy.encoded(train)
     train = as_trained(fuse_placed(train, options))
 
-    nets, centers = _nets(train, heads, strategies, cluster, options)
+    nets, centers = _nets(train, heads or _evaluation(captured, train, options), strategies, cluster, options)
     require_own_rates(train, rates)
     demands = demands_of(nets, cluster, options, rates)
     eps = float(floor(1 / seconds_of(demands, cluster, options, options.dense_sync.round_steps)))
@@ -107,16 +108,22 @@ def _with_taken(net: Net, heads: Net | None) -> Net:
     return replace(net, outputs=(*net.outputs, *taken))
 
 
+def _evaluation(captured: Captured, train: Net, options: Options) -> Net | None:
+    """The net of evaluation, where the model does something else there, of what the train net has of its tables and weights."""
+    net = evaluation_net(captured, options)
+    return of_trained(fuse_forward(net, options), train) if net else None
+
+
 def _nets(
-    train: Net, heads: Net | None, strategies: Sequence[Strategy[Section]], cluster: Cluster, options: Options
+    train: Net, evaluated: Net | None, strategies: Sequence[Strategy[Section]], cluster: Cluster, options: Options
 ) -> tuple[dict[str, Net], dict[str, str]]:  # fmt: skip
-    """The nets of a plan by name, and the hosts of centres by weight."""
+    """The nets of a plan by name, one beside the train net that is `evaluated`, if any; and the hosts of centres by weight."""
     parts = split_by_node(train, [d for d in cluster.devices if role_of(d) != DENSE_PS])
     beside = parts.pop(WORKERS, None)
     nets = {"train": train, **{net_name(device): part for device, part in parts.items()}}
     nets.update({str(NetName.step(d).init): init_net(d, part, options.seed) for d, part in parts.items()})
     nets.update({WORKERS: beside} if beside else {})
-    nets.update({heads.name: heads} if heads else {})
+    nets.update({evaluated.name: evaluated} if evaluated else {})
     centers: dict[str, str] = {}
     for strategy in strategies:
         nets.update(strategy.nets(parts))

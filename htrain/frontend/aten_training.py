@@ -154,7 +154,7 @@ def _is_compared(node: fx.Node) -> bool:
 
 def require_always(t: Translation, call: Call) -> None:
     """Raises ModelError for uniform numbers, or what is made of them, that are drawn in training alone, and scored."""
-    if not (t.draws_always or t.draws_for_loss):
+    if not (t.drawn.always or t.drawn.for_loss or t.drawn.apart):
         raise refuse(
             t, call,
             "uniform numbers that are drawn in training alone, or what is made of them: evaluation has none in their place; for a dropout write "
@@ -189,12 +189,12 @@ def _bernoulli(t: Translation, call: Call) -> None:
 
 def uniform_step(t: Translation, call: Call, like: fx.Node | None = None) -> str:
     """Uniform numbers in [0, 1), in the shape of the result, or of a node."""
-    return _drawn(t, call, like or call.node, "UniformDraw", {"low": 0.0, "high": 1.0, "always": True})
+    return _drawn(t, call, like or call.node, "UniformDraw", {"low": 0.0, "high": 1.0, "always": not t.drawn.apart})
 
 
 def _draw(t: Translation, call: Call, type: str, attrs: Mapping[str, Attr]) -> None:
     """The shape is that of the result."""
-    t.names[call.node] = _drawn(t, call, call.node, type, {"always": t.draws_always, **attrs})
+    t.names[call.node] = _drawn(t, call, call.node, type, {"always": t.drawn.always, **attrs})
 
 
 def _drawn(t: Translation, call: Call, like: fx.Node, type: str, attrs: Mapping[str, Attr]) -> str:

@@ -27,6 +27,8 @@ class Captured:
     `origins` are those of an ONNX file's parameters: several tensors where the file stores one weight more than once, and none for what it left out, as it
     started as zeros. `supposed` are the lines (`model.py:31`) that ask whether a mask picks anything: the net is that of batches in which it does.
     `of_lengths` are those that pad packed sequences to the longest of a batch, or take them apart: the net is that of sequences of full length.
+    `scored` is the key or position of the output that is, where a module returns it. `evaluation` is what the model does in evaluation, where that is
+    something else than its net with nothing dropped: of parameters that `net` has, with heads of its own, and perhaps without a loss.
     """
 
     net: Net
@@ -36,6 +38,16 @@ class Captured:
     supposed: tuple[str, ...] = ()
     of_lengths: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
+    scored: str = ""
+    evaluation: "Captured | None" = None
+
+    def with_evaluation(self, evaluation: "Captured") -> "Captured":
+        """This one with what its model does in evaluation, and a sentence that tells of it."""
+        told = "forward() does something else in evaluation (model.eval()): htrain eval, predict and export do that, by a net of its own"
+        beside = (note for note in evaluation.notes if note not in self.notes)
+        return replace(
+            self, evaluation=evaluation, notes=(*self.notes, told, *(f"in evaluation: {note}" for note in beside))
+        )
 
     @property
     def trained_outputs(self) -> tuple[str, ...]:

@@ -35,9 +35,12 @@ def taking_data(captured: Captured) -> Captured:
         instead[name] = _made(builder, given, net.blobs[name])
     for op in net.ops:
         builder.copy(op, [instead.get(name, name) for name in op.inputs])
-    notes = (f"input {net.blobs[name]} of the model is read as {_signature(given)}" for name, given in changed.items())
+    told = tuple(
+        f"input {net.blobs[name]} of the model is read as {_signature(given)}" for name, given in changed.items()
+    )
     made = builder.build([instead.get(name, name) for name in net.outputs])
-    return replace(captured, net=made, notes=(*captured.notes, *notes))
+    evaluation = captured.evaluation and taking_data(captured.evaluation)
+    return replace(captured, net=made, notes=(*captured.notes, *told), evaluation=evaluation)
 
 
 def _given(net: Net, name: str) -> Blob:

@@ -1,11 +1,10 @@
-"""Random numbers that forward() draws: by which ops, and whether it draws them in evaluation, too."""
+"""Random numbers that forward() draws: by which ops; and evaluation, in which it may draw none."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from torch import fx, nn
-
-from htrain.errors import ModelError
 
 _NORMAL = ("randn.default", "randn_like.default", "normal_functional.default", "normal.float_float")
 _UNIFORM = ("rand.default", "rand_like.default", "uniform.default")
@@ -15,26 +14,19 @@ _BY_UNIFORM = ("exponential.default", "bernoulli.default", "bernoulli.p", *_WHOL
 NORMAL, UNIFORM, BY_UNIFORM = (tuple(f"aten.{name}" for name in names) for names in (_NORMAL, _UNIFORM, _BY_UNIFORM))
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What is drawn at random: in evaluation, too (`always`); for a loss alone, nothing that is scored being made of it (`for_loss`); in training alone, and
+    evaluation has a net of its own (`apart`)."""
+
+    always: bool = False
+    for_loss: bool = False
+    apart: bool = False
+
+
 def draws_of(nodes: Collection[fx.Node]) -> int:
     """How many of these nodes draw random numbers that htrain can draw again."""
     return sum(str(node.target) in (*NORMAL, *UNIFORM, *BY_UNIFORM) for node in nodes)
-
-
-def draws_always(model: nn.Module, draws: int, count: Callable[[], int]) -> bool:
-    """Whether a model that draws so often while it trains does so in evaluation, too; `count` says how often, of the model as it is then.
-
-    Raises ModelError for one that draws fewer then, but some.
-    """
-    if not any(module.training for module in model.modules()):
-        return True
-    with in_evaluation(model):
-        evaluated = count()
-    if evaluated not in (0, draws):
-        raise ModelError(
-            f"forward() draws random numbers {draws} times while it trains, and {evaluated} times in evaluation (model.eval()): draw all of them in both, or "
-            "in training alone"
-        )
-    return evaluated > 0
 
 
 @contextmanager

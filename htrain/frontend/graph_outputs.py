@@ -14,6 +14,12 @@ from htrain.errors import ModelError
 _OURS = ("score", "label", "logit", "loss")
 
 
+def returns_loss(program: ExportedProgram) -> bool:
+    """Whether forward() returns what may be its loss: by that key, or a number without dimensions."""
+    names, outputs = _named_outputs(program)
+    return any(name == "loss" or not node.meta["val"].shape for name, node in zip(names, outputs, strict=True))
+
+
 def own_outputs(program: ExportedProgram, logit: str | int) -> tuple[fx.Node, fx.Node]:
     """The loss that forward() returns, and what is scored. Raises ModelError where one is missing, or it is not clear which."""
     names, outputs = _named_outputs(program)
@@ -49,6 +55,28 @@ def logit_of(program: ExportedProgram, logit: str | int) -> fx.Node:
     raise ModelError(
         f"the model has {len(outputs)} outputs ({', '.join(names)}): say which is the logit (--logit {names[0]})"
     )
+
+
+def evaluated_of(program: ExportedProgram, logit: str | int) -> fx.Node:
+    """What is scored in evaluation: as `logit_of`, or the one number for each example, where there is one and a name was not asked for, or is of training.
+
+    Raises ModelError where it is not clear which that is.
+    """
+    names, outputs = _named_outputs(program)
+    asked = str(logit) in names or (str(logit).isdigit() and int(logit) < len(outputs))
+    if len(outputs) < 2 or asked:
+        return outputs[0] if len(outputs) == 1 else logit_of(program, logit)
+    shapes = [tuple(node.meta["val"].shape[1:]) if node.meta["val"].dim() else None for node in outputs]
+    scores = [node for node, shape in zip(outputs, shapes, strict=True) if shape in ((), (1,))]
+    if len(scores) != 1:
+        raise ModelError(f"forward() returns {', '.join(names)} in evaluation: it is not clear which is scored")
+    return scores[0]
+
+
+def name_of(program: ExportedProgram, output: fx.Node) -> str:
+    """The key or position of an output of forward()."""
+    names, outputs = _named_outputs(program)
+    return names[outputs.index(output)]
 
 
 def other_outputs(program: ExportedProgram, taken: Collection[fx.Node]) -> dict[str, fx.Node]:

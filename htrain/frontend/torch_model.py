@@ -1,6 +1,7 @@
 """PyTorch module -> Net: the exported program, op by op (docs/architecture.md)."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,16 @@ from htrain.errors import ModelError
 from htrain.frontend.aten_forms import Call, refuse
 from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, IGNORED, handler_of
 from htrain.frontend.captured import Captured, without_gradients
-from htrain.frontend.draws import draws_always, draws_of
-from htrain.frontend.graph_outputs import logit_of, needed_for, other_outputs, own_outputs
+from htrain.frontend.draws import Drawn, draws_of, in_evaluation
+from htrain.frontend.graph_outputs import (
+    evaluated_of,
+    logit_of,
+    name_of,
+    needed_for,
+    other_outputs,
+    own_outputs,
+    returns_loss,
+)
 from htrain.frontend.heads import with_heads
 from htrain.frontend.indexed_tables import write_lookups
 from htrain.frontend.known_values import MOST_BYTES
@@ -36,28 +45,96 @@ def capture(
     Embedding weights that are only looked up, by ids that depend on an input, become tables; all other parameters are dense
     weights. `logit` names the output to train, by position or key, where there are several. With `own_loss` forward() returns the loss of the batch,
     by the key `loss` or as its first number without dimensions, beside what is scored: the net has both outputs. A model with values gives them in
-    `values`; one on the meta device gives none, and its parameters have the init `constant(0)` until they are given another.
+    `values`; one on the meta device gives none, and its parameters have the init `constant(0)` until they are given another. One that draws random numbers in
+    training alone is captured in evaluation, too.
     Raises ModelError naming the op and the module that cannot be compiled.
     """
     check_module(model)
     program = export(model, example_inputs)
     write_lookups(program, model)
+    outputs = own_outputs(program, logit) if own_loss else (logit_of(program, logit),)
+    draws = draws_of(needed_for(program, outputs))
+    for_loss = bool(draws) and not draws_of(needed_for(program, outputs[-1:]))
+    translated = partial(_translated, program, model, example_inputs, outputs)
+    if not draws or not any(module.training for module in model.modules()):
+        return translated(Drawn(always=True, for_loss=for_loss))
+    try:
+        evaluated = _in_evaluation(model, example_inputs, logit, own_loss=own_loss)
+        if draws_of(needed_for(*evaluated)) == draws or (for_loss and len(evaluated[1]) < len(outputs)):
+            return translated(Drawn(always=True, for_loss=for_loss))
+        found = translated(Drawn(for_loss=for_loss, apart=True))
+        return found.with_evaluation(_evaluation(*evaluated, model, example_inputs, found))
+    except ModelError as error:  # evaluation may take the mean of what is drawn
+        return _of_means(partial(translated, Drawn(always=for_loss, for_loss=for_loss)), error)
+
+
+def capture_evaluation(
+    model: nn.Module, example_inputs: Mapping[str, torch.Tensor], trained: Captured, *, logit: str | int, own_loss: bool
+) -> Captured:
+    """What `model`, captured as `trained`, does in evaluation. Raises ModelError for what cannot be compiled, or takes parameters that are not trained."""
+    evaluated = _in_evaluation(model, example_inputs, logit, own_loss=own_loss)
+    return _evaluation(*evaluated, model, example_inputs, trained)
+
+
+def _of_means(capture: Callable[[], Captured], why: ModelError) -> Captured:
+    """What is captured without evaluation. Raises ModelError saying why it cannot be captured with it, either."""
+    try:
+        return capture()
+    except ModelError as error:
+        raise (
+            error if str(error) == str(why) else ModelError(f"{error}; as for evaluation (model.eval()): {why}")
+        ) from why
+
+
+def _in_evaluation(
+    model: nn.Module, example_inputs: Mapping[str, torch.Tensor], logit: str | int, *, own_loss: bool
+) -> tuple[ExportedProgram, tuple[fx.Node, ...]]:
+    """A model exported in evaluation, and its outputs: the loss, where it returns one there, and what is scored. Raises ModelError."""
+    with in_evaluation(model):
+        program = export(model, example_inputs)
+        write_lookups(program, model)
+    return program, own_outputs(program, logit) if own_loss and returns_loss(program) else (
+        evaluated_of(program, logit),
+    )
+
+
+def _evaluation(
+    program: ExportedProgram,
+    outputs: tuple[fx.Node, ...],
+    model: nn.Module,
+    example_inputs: Mapping[str, torch.Tensor],
+    trained: Captured,
+) -> Captured:
+    """The program of evaluation. Raises ModelError where it takes a parameter, or an input, that `trained` has not, or a table as a whole."""
+    found = _translated(program, model, example_inputs, outputs, Drawn(always=True), held=trained.net)
+    net, held = found.net, trained.net
+    needed = only_needed(net)
+    if alone := [name for name in needed.parameters if name not in held.parameters]:
+        raise ModelError(f"forward() takes {alone[0]} in evaluation alone, where nothing trains it")
+    read = {name for op in needed.ops for name in op.inputs}
+    if alone := [name for name in net.inputs if name in read and name not in held.inputs]:
+        raise ModelError(f"forward() takes the input '{alone[0]}' in evaluation alone")
+    inputs = tuple(name for name in net.inputs if name in held.inputs)
+    parameters = {name: held.parameters[name] for name in needed.parameters}
+    return replace(found, net=replace(needed, inputs=inputs, parameters=parameters))
+
+
+def _translated(
+    program: ExportedProgram,
+    model: nn.Module,
+    example_inputs: Mapping[str, torch.Tensor],
+    outputs: tuple[fx.Node, ...],
+    drawn: Drawn,
+    held: Net | None = None,
+) -> Captured:
+    """The net of a program: one of training, or of evaluation, by the parameters that the net of training has `held`. Raises ModelError."""
     translation = Translation(
         type(model).__name__, _batch_symbol(program, example_inputs), _bag_lengths(program, example_inputs)
     )
-    values = _declare_inputs(translation, program, model)
-    outputs = own_outputs(program, logit) if own_loss else (logit_of(program, logit),)
+    translation.drawn = drawn
+    values = _declare_inputs(translation, program, model, held)
     needed = needed_for(program, outputs)
-    if draws := draws_of(needed):
-        evaluated = partial(_draws, model, example_inputs, logit, own_loss=own_loss)
-        translation.draws_for_loss = not draws_of(needed_for(program, outputs[-1:]))
-        try:
-            translation.draws_always = draws_always(model, draws, evaluated)
-        except ModelError:  # in evaluation it draws less, or returns no loss
-            if not translation.draws_for_loss:
-                raise
-            translation.draws_always = True
-    translation.tables = _tables(program, translation, needed)
+    translation.tables = _tables(program, translation, needed, held)
     for node in program.graph.nodes:
         if node.op == "call_function" and node in needed:
             _translate(translation, node)
@@ -65,14 +142,16 @@ def capture(
     net = translation.build(*map(translation.blob, outputs))
     used, frozen = without_gradients(only_needed(net))
     kept = {name: value for name, value in {**values, **translation.values}.items() if name in used.parameters}
-    mixing = () if own_loss else _of_batches(translation)  # a loss is a mean of examples
+    mixing = () if len(outputs) > 1 else _of_batches(translation)  # a loss is a mean of examples
     supposed = program.graph_module.meta.get(SUPPOSED, ())
     of_lengths = program.graph_module.meta.get(OF_LENGTHS, ())
     asserted = program.graph_module.meta.get(ASSERTED, ())
     supposing = (*_supposed(supposed), *_of_lengths(of_lengths), *_asserted(asserted))
-    notes = (*_left_out(model, used), *_left_alone(frozen), *_drawn(used), *mixing, *supposing)
-    captured = Captured(used, kept, notes, supposed=supposed, of_lengths=of_lengths)
-    return with_heads(captured, other_outputs(program, outputs), partial(_grown, program, translation, needed))
+    trains = () if held else (*_left_out(model, used), *_left_alone(frozen), *_drawn(used))
+    notes, scored = (*trains, *mixing, *supposing), name_of(program, outputs[-1])
+    captured = Captured(used, kept, notes, supposed=supposed, of_lengths=of_lengths, scored=scored)
+    grow = partial(_grown, program, translation, needed)
+    return with_heads(captured, other_outputs(program, outputs), grow, held.parameters if held else ())
 
 
 def _grown(program: ExportedProgram, translation: Translation, done: set[fx.Node], output: fx.Node) -> tuple[str, Net]:
@@ -114,12 +193,6 @@ def _of_lengths(lines: Sequence[str]) -> list[str]:
         if lines
         else []
     )
-
-
-def _draws(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], logit: str | int, *, own_loss: bool) -> int:
-    """How often a model, as it is now, draws random numbers for its outputs."""
-    program = export(model, example_inputs)
-    return draws_of(needed_for(program, own_outputs(program, logit) if own_loss else (logit_of(program, logit),)))
 
 
 def _drawn(net: Net) -> list[str]:
@@ -197,8 +270,10 @@ def _user_inputs(program: ExportedProgram) -> list[tuple[fx.Node, str]]:
     return [(node, str(node.target)) for node in nodes]
 
 
-def _declare_inputs(translation: Translation, program: ExportedProgram, model: nn.Module) -> dict[str, torch.Tensor]:
-    """Declare inputs, parameters and buffers; return the values that the model came with."""
+def _declare_inputs(
+    translation: Translation, program: ExportedProgram, model: nn.Module, held: Net | None
+) -> dict[str, torch.Tensor]:
+    """Declare inputs, parameters and buffers; return the values that the model came with. Statistics that another net has `held` are parameters."""
     values: dict[str, torch.Tensor] = {}
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     state = {
@@ -212,6 +287,8 @@ def _declare_inputs(translation: Translation, program: ExportedProgram, model: n
             translation.declare_input(node)
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             translation.static[node] = _constant(program, str(spec.target))
+        elif held and getattr(held.parameters.get(str(spec.target)), "kind", "") == "statistic":
+            translation.parameter(node, held.parameters[str(spec.target)])
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             _declare_parameter(
                 translation, node, str(spec.target), tensor=state[str(spec.target)], declared=declared, values=values
@@ -274,8 +351,13 @@ def _declare_parameter(
         values[name] = tensor.detach()
 
 
-def _tables(program: ExportedProgram, translation: Translation, needed: Collection[fx.Node]) -> set[str]:
-    """Parameters that embeddings alone read among the nodes that are needed, by ids that depend on an input."""
+def _tables(
+    program: ExportedProgram, translation: Translation, needed: Collection[fx.Node], held: Net | None
+) -> set[str]:
+    """Parameters that embeddings alone read among the nodes that are needed, by ids that depend on an input; of those, the tables that another net has `held`.
+
+    Raises ModelError for tables of half precision, and for one that is held and read as a whole.
+    """
     dynamic = {node for node, _ in _user_inputs(program)}
     for node in program.graph.nodes:
         if node.op == "call_function" and dynamic.intersection(node.all_input_nodes):
@@ -293,6 +375,13 @@ def _tables(program: ExportedProgram, translation: Translation, needed: Collecti
             )
             (looked_up if embeds and node.args[0] is source and node.args[1] in dynamic else otherwise).add(name)
     tables = looked_up - otherwise
+    if held:
+        kept = {name for name, parameter in held.parameters.items() if parameter.kind == "table"}
+        if whole := sorted(kept & otherwise):
+            raise ModelError(
+                f"forward() takes all rows of table '{whole[0]}' in evaluation, and looks them up in training"
+            )
+        tables &= kept
     for name in sorted(tables):
         dtype = translation.builder.parameters[name].dtype
         if dtype in ("bfloat16", "float16"):

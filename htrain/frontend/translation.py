@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from htrain.errors import ModelError
+from htrain.frontend.draws import Drawn
 from htrain.frontend.symbolic_numbers import Numbers
 from htrain.net.blobs import BATCH_KEY
 from htrain.net.net import Attr, BatchDim, Blob, Dim, Init, Net, Parameter
@@ -28,7 +29,7 @@ class Translation:
 
     `names` has the blob of each node, `parts` the blobs of a node with several outputs, `static` the value of a node
     that depends on no input, `buffers` the names of those that are buffers of the model. `values` are those of parameters that ops have made.
-    `draws_always`: what is drawn at random is drawn in evaluation, too. `draws_for_loss`: nothing that is scored is made of it.
+    `drawn` says when what is drawn at random is.
     """
 
     def __init__(self, name: str, batch: Any, bags: Mapping[Any, int]) -> None:
@@ -40,7 +41,7 @@ class Translation:
         self.buffers: dict[fx.Node, str] = {}
         self.values: dict[str, torch.Tensor] = {}
         self.tables: set[str] = set()
-        self.draws_always = self.draws_for_loss = False
+        self.drawn = Drawn()
         self.when_read: dict[
             fx.Node, Callable[[], str]
         ] = {}  # nodes that become a blob if an op reads them, or are refused

@@ -131,7 +131,7 @@ def shard_name(table: str, index: int, count: int) -> str:
     return table if count == 1 else f"{table}/{index}"
 
 
-NetKind = Literal["train", "heads", "step", "sync", "centre", "flush", "own"]
+NetKind = Literal["train", "heads", "evaluation", "step", "sync", "centre", "flush", "own"]
 _NET = re.compile(
     rf"(?P<init>init_)?(?:(?P<of>sync_|flush_|center_(?P<host>{DENSE_PS}|{GROUP})_(?P<host_number>{_NUMBER})_)?"
     rf"(?:(?P<alone>{TRAINER}|{WORKERS})|(?P<kind>{GROUP_PS}|{SPARSE_PS}|{DENSE_PS})_(?P<number>{_NUMBER})))"
@@ -145,6 +145,7 @@ class NetName:
 
         train                            the whole train net
         heads                            what evaluation makes of it beside the score, where the model returns more
+        evaluation                       what evaluation does, heads included, where that is something else than the train net
         trainer, group_ps_0, ..          a device's part of a step; `all_reduce` is that of all workers together
         sync_group_ps_0                  a round of the sync of the dense weights that a device holds
         center_dense_ps_0_group_ps_1     how a host of centres answers a holder of weights in a round
@@ -207,7 +208,7 @@ class NetName:
 
     @property
     def run_by(self) -> Device | None:
-        """The device that runs the net: all workers are trainers. None of the train net and of heads, which no role runs, and of a user's own."""
+        """The device that runs the net: all workers are trainers. None of the train net, heads and evaluation, which no role runs, and of a user's own."""
         if self.device is None:
             return None
         if self.device.kind == WORKERS:
@@ -236,4 +237,4 @@ def head_name(output: str) -> str:
 
 
 _HEADS = "heads/"
-_ALONE = {"train": NetName("train"), "heads": NetName("heads")}
+_ALONE = {"train": NetName("train"), "heads": NetName("heads"), "evaluation": NetName("evaluation")}

@@ -49,6 +49,15 @@ def only_needed(net: Net, kept: Callable[[Op], bool] = nothing_else) -> Net:
     return net.with_ops(op for place, op in enumerate(net.ops) if place in places)
 
 
+def with_heads(net: Net, heads: Net | None) -> Net:
+    """The net and the ops that make heads of its values; its outputs, and behind these the heads."""
+    if heads is None:
+        return net
+    blobs = [blob for name, blob in heads.blobs.items() if name not in net.blobs]
+    both = replace(net, outputs=(*net.outputs, *heads.outputs), parameters={**net.parameters, **heads.parameters})
+    return both.with_ops([*net.ops, *heads.ops], blobs)
+
+
 def as_made(train: Net) -> Net:
     """The train net in which readers see a value as its maker made it, not what an encoding keeps of it."""
     made: dict[str, str] = {}

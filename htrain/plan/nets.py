@@ -23,6 +23,11 @@ class NetsOfPlan:
         """The net that makes the model's heads of what the train net makes, if there are any."""
         return self.nets.get(str(NetName("heads")))
 
+    @property
+    def evaluation(self) -> Net | None:
+        """The net of evaluation, where that is something else than what the train net and its heads are: its outputs are the loss, the logit, and heads."""
+        return self.nets.get(str(NetName("evaluation")))
+
     def net_of(self, device: str) -> Net:
         """The net that `device` runs in a step. Raises PlanError where it runs none."""
         return self._net(NetName.step(device))

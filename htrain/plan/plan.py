@@ -3,6 +3,7 @@
 plan.yaml          version, model digest, cluster, options, tables -> shards, centres, decisions, prediction, the other files
 nets/train.onnx    the whole tagged train net
 nets/heads.onnx    what evaluation makes of its values beside the score, where the model has heads
+nets/evaluation.onnx  what evaluation does, where that is something else than the train net
 nets/trainer.onnx, group_ps_0.onnx, ..., init_group_ps_0.onnx, ..., sync_group_ps_0.onnx, center_dense_ps_0_group_ps_0.onnx, ...
 params/*.safetensors   initial values, where the model came with them
 """

@@ -17,9 +17,9 @@ from htrain.frontend.captured import Captured, check_finite
 from htrain.frontend.data_inputs import taking_data
 from htrain.frontend.keyed_features import is_keyed, keyed
 from htrain.frontend.load import LoadedModel, load_model
-from htrain.frontend.torch_model import capture
+from htrain.frontend.torch_model import capture, capture_evaluation
 from htrain.net.net import Net
-from htrain.self_check.check import check
+from htrain.self_check.check import Found, check
 from htrain.self_check.torch_reference import TorchReference
 from htrain.spec.cluster import Cluster
 from htrain.spec.effects import OF_TABLES, OF_WEIGHTS
@@ -33,15 +33,17 @@ _WRAPPED = ("_orig_mod", "module")  # where torch.compile and data parallelism k
 
 @dataclass(frozen=True)
 class Model:
-    """A captured model. `compare` runs the self-check (`htrain.self_check.check.check`): notes about what it could not compare, or a ModelError."""
+    """A captured model. `compare` runs the self-check (`htrain.self_check.check.check`)."""
 
     name: str
     captured: Captured
-    compare: Callable[[Options], tuple[str, ...]]
+    compare: Callable[[Options], Found]
 
     def checked(self, options: Options) -> Captured:
-        """What was captured, with the notes of the self-check. Raises ModelError where that finds a difference."""
-        return replace(self.captured, notes=(*self.captured.notes, *self.compare(options)))
+        """What was captured, with the notes of the self-check, and what that has found of evaluation. Raises ModelError where it finds a difference."""
+        found = self.compare(options)
+        captured = taking_data(found.captured)
+        return replace(captured, notes=(*captured.notes, *found.notes))
 
 
 def capture_model(
@@ -168,7 +170,11 @@ def _from_module(name: str, loaded: LoadedModel, logit: str | int, loss: str) ->
     captured = check_finite(loaded.initialised(found))
     captured = replace(captured, notes=(*captured.notes, *_tied(loaded.module, captured.net)))
     reference = TorchReference(loaded.module, captured, logit)
-    return Model(name, taking_data(captured), partial(check, captured, reference, loaded.example_inputs))
+    evaluation = partial(
+        capture_evaluation, loaded.module, loaded.example_inputs, captured, logit=logit, own_loss=loss == "own"
+    )
+    compare = partial(check, captured, reference, loaded.example_inputs, evaluation=evaluation)
+    return Model(name, taking_data(captured), compare)
 
 
 def _tied(module: nn.Module, net: Net) -> Iterator[str]:

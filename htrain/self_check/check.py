@@ -1,7 +1,7 @@
 """The check: a captured model and its reference on a few random batches, and what is said where they differ."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -11,7 +11,7 @@ import torch
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
 from htrain.self_check.compare import Difference, differences, noise_between
-from htrain.self_check.evaluation import Evaluated, notes_of_evaluation
+from htrain.self_check.evaluation import Batch, Evaluating, EvaluationCheck
 from htrain.self_check.inputs import Drawing, Inputs
 from htrain.self_check.ours import Ours, without_draws
 from htrain.self_check.outcome import Outcome, Rows
@@ -30,7 +30,7 @@ _REPEATED = 6  # examples of a batch, of which some have short sequences
 Tensors = Mapping[str, torch.Tensor]
 
 
-class Reference(Protocol):
+class Reference(Evaluating, Protocol):
     """What a captured model is compared with: `name` in messages, the number of examples that it takes, and the rows that it takes for padding."""
 
     name: str
@@ -40,9 +40,6 @@ class Reference(Protocol):
 
     def run(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:
         """One pass over a batch. Raises whatever the model raises."""
-
-    def evaluated(self, values: Values, inputs: Tensors) -> Evaluated:
-        """What is scored in evaluation. Raises whatever the model raises."""
 
     def check_stateless(self, values: Values, inputs: Tensors) -> None:
         """Raises ModelError where another pass over the same batch gives another result, or could."""
@@ -62,20 +59,36 @@ class Draw:
     theirs: Outcome
 
 
-def check(captured: Captured, reference: Reference, example: Tensors, options: Options) -> tuple[str, ...]:
-    """Notes about what could not be compared, none where everything was and is equal up to rounding.
+@dataclass(frozen=True)
+class Found:
+    """`notes` say what could not be compared, none where everything was and is equal up to rounding. `captured` is the model, which may do something else in
+    evaluation than it was known to do."""
+
+    notes: tuple[str, ...]
+    captured: Captured
+
+
+def check(
+    captured: Captured,
+    reference: Reference,
+    example: Tensors,
+    options: Options,
+    *,
+    evaluation: Callable[[], Captured] | None = None,
+) -> Found:
+    """Compare a captured model with its reference; `evaluation` captures it in evaluation, where that is something else.
 
     Raises ModelError naming the loss or the parameter that would be trained otherwise than by the reference, or the op that does not run.
     """
     if reference.dense_bytes > _MOST_DENSE_BYTES:
-        return (
-            f"not compared with {reference.name}: its dense weights take {reference.dense_bytes / 2**30:.1f} GiB, more than a self-check may",
-        )
+        size = f"its dense weights take {reference.dense_bytes / 2**30:.1f} GiB, more than a self-check may"
+        return Found((f"not compared with {reference.name}: {size}",), captured)
     try:
         with _one_thread():
-            return _Check(captured, reference, example, options).run()
+            of_evaluation = EvaluationCheck(captured, reference, options, evaluation)
+            return _Check(captured, reference, example, options).run(of_evaluation)
     except Unsuitable as error:
-        return (f"not compared with {reference.name}: {error}",)
+        return Found((f"not compared with {reference.name}: {error}",), captured)
 
 
 @contextmanager
@@ -95,12 +108,14 @@ class _Check:
         self._ours = Ours(captured, options)
         self._inputs: Inputs | None = None
 
-    def run(self) -> tuple[str, ...]:
+    def run(self, of_evaluation: EvaluationCheck) -> Found:
         draw = self._draw(0)
         if self._loss == "bce_probability":
             _check_probability(draw.theirs.outputs)
         self._reference.check_stateless(draw.values, draw.inputs)
-        notes = tuple(notes_of_evaluation(self._ours, self._reference, draw.values, draw.inputs, draw.label))
+        others = (self._values(100 + seed, positive=False, scale=1.0 + seed) for seed in range(_PROBABILITY_DRAWS))
+        batch = Batch(draw.values, draw.inputs, draw.label, others)
+        captured = of_evaluation.run(self._ours, batch)
         found = self._differences(draw)
         for seed in range(1, _DRAWS):  # one may come of a kink that a value happens to lie on
             if found and (again := self._differences(self._draw(seed))):
@@ -112,7 +127,7 @@ class _Check:
             self._check_short_sequences(draw)
         if self._loss == "bce" and not self._ours.probability:
             self._check_range(draw)
-        return notes
+        return Found(tuple(of_evaluation.notes), captured)
 
     def _check_nothing_picked(self, draw: Draw) -> None:
         """Raises ModelError where the reference goes another way in batches of which most masks pick nothing: ids that are padding, no click and

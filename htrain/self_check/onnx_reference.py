@@ -28,7 +28,7 @@ from htrain.onnx_format.schemas import attributes_of
 from htrain.ops import OPS
 from htrain.ops.base import constant_of
 from htrain.ops.user_ops import is_users
-from htrain.self_check.check import check
+from htrain.self_check.check import Found, check
 from htrain.self_check.evaluation import Evaluated
 from htrain.self_check.lazy_tables import Leaf, read
 from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
@@ -38,7 +38,7 @@ from htrain.spec.options import Options
 Tensors = Mapping[str, torch.Tensor]
 
 
-def check_file(captured: Captured, path: Path, logit: str, options: Options) -> tuple[str, ...]:
+def check_file(captured: Captured, path: Path, logit: str, options: Options) -> Found:
     """Compare a captured ONNX file with what onnx's evaluator makes of it; as `htrain.self_check.check.check`."""
     reference = OnnxReference(captured, path, logit)
     inputs = {name: torch.zeros(concrete(blob.shape, reference.batch_size), dtype=getattr(torch, blob.dtype))
@@ -76,7 +76,7 @@ class OnnxReference:
         _open(model.graph, set(self._given), tables)
         self._evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=[*_user_ops(model.graph), *_RECURRENT])
 
-    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> Evaluated:
+    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor], captured: Captured) -> Evaluated:
         """The file's outputs: it does the same in evaluation. Raises what the evaluator raises."""
         return Evaluated(self._outputs(values, inputs))
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 import torch
 
 from htrain.compiler.fusing import fuse_forward
-from htrain.compiler.lowering import forward_net, net_of_heads
+from htrain.compiler.lowering import as_trained, evaluation_net, forward_net, net_of_heads
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
 from htrain.net.names import head_name
 from htrain.net.net import Net, Op
+from htrain.net.rewriting import with_heads
 from htrain.ops import OPS
 from htrain.ops.draw import all_alike, is_draw
 from htrain.self_check.outcome import Gradient, Outcome, summed_rows
@@ -18,17 +19,24 @@ from htrain.self_check.values import Values
 from htrain.self_check.without_dropouts import KNOWN_DRAW
 from htrain.spec.options import Options
 from htrain.transform.dropout import without_dropouts
+from htrain.transform.evaluation import as_evaluated
 from htrain.transform.gradient import add_gradients
 from htrain.transform.loss import final_sigmoid
 
 
 def without_draws(net: Net) -> Net:
     """The net with nothing dropped, and one number for all that it draws."""
-    return without_dropouts(net.with_ops(all_alike(op, KNOWN_DRAW) if is_draw(op) else op for op in net.ops))
+    return without_dropouts(known_draws(net))
+
+
+def known_draws(net: Net) -> Net:
+    """The net with one number for all that it draws."""
+    return net.with_ops(all_alike(op, KNOWN_DRAW) if is_draw(op) else op for op in net.ops)
 
 
 class Ours:
-    """A captured model, ready to run. `probability`: what the model returns is the sigmoid of the logit. `ops` are its own, with what they draw."""
+    """A captured model, ready to run. `probability`: what the model returns is the sigmoid of the logit; `evaluates_probability`: in evaluation. `ops` are its
+    own, with what they draw."""
 
     def __init__(self, captured: Captured, options: Options) -> None:
         full = replace(
@@ -38,12 +46,15 @@ class Ours:
         lowered = forward_net(captured, exact)
         self._heads = net_of_heads(captured, exact)
         self.ops = lowered.ops
-        self._evaluation = lowered.with_ops(OPS[op.type].in_evaluation(op) for op in lowered.ops)
+        apart = evaluation_net(captured, exact)
+        self._evaluation = known_draws(as_evaluated(apart or with_heads(as_trained(lowered), self._heads)))
         forward = fuse_forward(without_draws(lowered), exact)
         self.net, self._gradients = add_gradients(forward)
         self._statistics = [name for name, p in self.net.parameters.items() if p.kind == "statistic"]
         self._lookups = {op.inputs[0]: op for op in self.net.ops if op.type == "Lookup"}
         self.probability = final_sigmoid(captured.net, options.loss) is not None
+        scored = (captured.evaluation or captured).net
+        self.evaluates_probability = final_sigmoid(scored, options.loss) is not None
 
     def run(self, values: Values, inputs: Mapping[str, torch.Tensor], label: torch.Tensor) -> Outcome:
         """Raises ModelError naming the op that does not run."""
@@ -63,9 +74,8 @@ class Ours:
         with torch.no_grad():
             for op in self._evaluation.ops:
                 known.update(zip(op.outputs, _run(op, known, values, len(label)), strict=True))
-        logit = known[self._evaluation.outputs[1]].reshape(-1).float()
-        scores = torch.sigmoid(logit) if self.probability else logit
-        return torch.cat([scores, *(head.reshape(-1) for head in self._heads_in(known, values, len(label)).values())])
+        _, logit, *heads = (known[name].reshape(-1).float() for name in self._evaluation.outputs)
+        return torch.cat([torch.sigmoid(logit) if self.evaluates_probability else logit, *heads])
 
     def _heads_in(self, known: dict[str, torch.Tensor], values: Values, batch_size: int) -> dict[str, torch.Tensor]:
         """The heads, float32[B] or [B,K] each, by name."""

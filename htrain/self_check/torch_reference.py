@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
@@ -33,7 +33,7 @@ class TorchReference:
 
     def __init__(self, module: nn.Module, captured: Captured, logit: str | int) -> None:
         self._module, self._logit, self._own = module, logit, captured.has_own_loss
-        self._head_names = captured.heads
+        self._captured = captured
         self._without = WithoutDropouts()
         self._parameters, self._slots = _parameters(module, captured)
         self._beside = {name: p for name, p in self._parameters.items() if name not in captured.net.parameters}
@@ -52,7 +52,9 @@ class TorchReference:
             if total.requires_grad:
                 total.backward()
             gradients = _gradients(held, tables, mode)
-            return Outcome(float(total.detach()), outputs.detach(), gradients, self._heads_in(returned))
+            return Outcome(
+                float(total.detach()), outputs.detach(), gradients, _heads_in(returned, self._captured.heads)
+            )
 
     def _scored(
         self, returned: Any, label: torch.Tensor, loss: str, *, probability: bool
@@ -63,16 +65,6 @@ class TorchReference:
             return outputs.reshape(-1).float(), total
         outputs = pick(returned, self._logit).reshape(-1).float()
         return outputs, loss_of(outputs, label, loss, probability=probability)
-
-    def _heads_in(self, returned: Any) -> dict[str, torch.Tensor]:
-        """Those of the outputs that were captured as heads, by name, as far as they are there."""
-        named = {
-            as_head(name): leaf
-            for name, leaf in zip(output_names(returned), _pytree.tree_leaves(returned), strict=True)
-        }
-        return {
-            name: named[name].detach().float() for name in self._head_names if isinstance(named.get(name), torch.Tensor)
-        }
 
     def _run(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         return self._module(**{name: value.clone() for name, value in inputs.items()})
@@ -123,13 +115,15 @@ class TorchReference:
         leaves = _pytree.tree_leaves(self._run(inputs))
         return [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
-    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> Evaluated:
-        """What is scored in evaluation, and heads. Raises whatever the module raises."""
+    def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor], captured: Captured) -> Evaluated:
+        """What is scored in evaluation, and those of the heads that are there. Raises whatever the module raises."""
         with self._prepared(values), in_evaluation(self._module), redirect_stdout(io.StringIO()), torch.no_grad():
             outputs = self._run(inputs)
-            leaves = _pytree.tree_leaves(outputs)
-            scores = pick_own(outputs, self._logit)[1] if self._own and len(leaves) > 1 else pick(outputs, self._logit)
-            told = [scores, *self._heads_in(outputs).values()]
+            if captured is self._captured and self._own and _returns_loss(outputs):
+                _, scores = pick_own(outputs, self._logit)
+            else:
+                scores = pick(outputs, self._logit if captured is self._captured else captured.scored)
+            told = [scores, *_heads_in(outputs, captured.heads).values()]
             return Evaluated(torch.cat([each.reshape(-1).float().detach() for each in told]), drops=self._without.drops)
 
     def _values_beside(self, values: Values) -> tuple[dict[str, Table], dict[str, torch.Tensor]]:
@@ -174,6 +168,14 @@ class TorchReference:
             for name, slots in self._slots.items():
                 for space, key in slots:
                     space[key] = self._parameters[name]
+
+
+def _heads_in(returned: Any, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """Those of the outputs that were captured as heads, by name, as far as they are there."""
+    named = {
+        as_head(name): leaf for name, leaf in zip(output_names(returned), _pytree.tree_leaves(returned), strict=True)
+    }
+    return {name: named[name].detach().float() for name in names if isinstance(named.get(name), torch.Tensor)}
 
 
 def _are_alike(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
@@ -236,6 +238,12 @@ def _gradients(held: Mapping[str, nn.Parameter], tables: Mapping[str, Table], mo
             dense = parameter.grad.to_dense() if parameter.grad.layout != torch.strided else parameter.grad
             found[name] = summed_rows([(torch.arange(len(dense)), dense)]) if name in tables else dense
     return found
+
+
+def _returns_loss(outputs: Any) -> bool:
+    """Whether what forward() returns has what may be its loss, and something beside it."""
+    tensors = [leaf for leaf in _pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    return len(tensors) > 1 and ("loss" in output_names(outputs) or any(not leaf.dim() for leaf in tensors))
 
 
 def pick_own(outputs: Any, logit: str | int) -> tuple[torch.Tensor, torch.Tensor]:

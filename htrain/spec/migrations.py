@@ -135,5 +135,6 @@ _STEPS: Mapping[int, Mapping[str, Callable[[Mapping[str, Any]], Document]]] = {
     16: {"cluster": _cluster_from_16},
     17: {"options": _options_from_17},
     18: {"options": _options_from_18},
+    19: {},  # no plan had a net of evaluation: an older htrain would not see it
 }
 NEWEST = OLDEST + len(_STEPS)

@@ -23,7 +23,8 @@ class Parted:
 def part(net: Net, names: tuple[str, ...], left_out: Op | None) -> Parted:
     """Cut a forward net whose last outputs are heads, of these `names`. A head may read what the op that steps have `left_out`, a sigmoid, makes.
 
-    Ensures: `trained` leads to the other outputs, and to what `heads` takes of it; `heads` has no parameters, and an output `heads/NAME` for each.
+    Ensures: `trained` leads to the other outputs, and to what `heads` takes of it; `heads` has an output `heads/NAME` for each, and parameters where it takes
+    some by itself, as it may in evaluation's own net.
     """
     if not names:
         return Parted(net)
@@ -33,7 +34,7 @@ def part(net: Net, names: tuple[str, ...], left_out: Op | None) -> Parted:
     ops = [net.ops[place] for place in leading_to(net.ops, others) if place not in core]
     made = {name for op in ops for name in op.outputs}
     taken = dict.fromkeys(name for name in [*others, *(n for op in ops for n in op.inputs)] if name not in made)
-    frontier = tuple(name for name in taken if name not in net.inputs)
+    frontier = tuple(name for name in taken if name not in net.inputs and name not in net.parameters)
     trained = only_needed(replace(net, outputs=(*mains, *frontier)))
     return Parted(trained, _net_of(net, ops, [*taken], dict(zip(names, others, strict=True))))
 
@@ -43,8 +44,11 @@ def _net_of(net: Net, ops: list[Op], taken: list[str], outputs: dict[str, str]) 
     builder = NetBuilder("heads")
     new = {name: head_blob(f":{name}") for op in ops for name in op.outputs}
     for name in taken:
-        blob = net.blob(name)
-        builder.input(Blob(name, blob.shape, blob.dtype))
+        if name in net.parameters:
+            builder.parameter(net.parameters[name])
+        else:
+            blob = net.blob(name)
+            builder.input(Blob(name, blob.shape, blob.dtype))
     for op in ops:
         inputs = tuple(new.get(name, name) for name in op.inputs)
         builder.copy(replace(op, inputs=inputs, outputs=tuple(new[name] for name in op.outputs)))

@@ -87,7 +87,7 @@ def test_what_is_no_number_or_vector_of_each_example_is_no_head(extra: Returns) 
         (lambda m, v: m.spare(v["hidden"]), "takes spare.weight for it alone"),
         (lambda m, v: m.click(2 * v["hidden"]), "takes click.weight for it alone"),
         (lambda m, v: v["vector"] @ m.table.weight.T, "takes table.weight for it alone"),
-        (lambda m, v: torch.rand_like(v["click"]), "rand_like"),
+        (lambda m, v: torch.rand_like(v["click"]), "draws random numbers for it alone"),
         (lambda m, v: torch.linalg.eigvalsh(v["hidden"].unsqueeze(2) @ v["hidden"].unsqueeze(1)), "htrain has no such op"),
     ],
 )  # fmt: skip

@@ -38,7 +38,7 @@ class Model(nn.Module):
 def captured(model: nn.Module, inputs: dict[str, torch.Tensor] = IDS) -> tuple[Captured, tuple[str, ...]]:
     """What is captured, and the notes of the self-check, which finds no difference."""
     found = torch_model.capture(model, inputs)
-    return found, check(found, TorchReference(model, found, ""), inputs, Options())
+    return found, check(found, TorchReference(model, found, ""), inputs, Options()).notes
 
 
 @contextmanager

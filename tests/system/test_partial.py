@@ -100,7 +100,7 @@ def test_a_run_whose_sparse_ps_was_killed_comes_to_the_end_of_its_data(
     document, said = process.communicate(timeout=180)
     assert process.returncode == 0, said
     found = json.loads(document)
-    assert (found["begun_again"], found["retries"], found["examples"]) == (1, taken_back, epochs * 3000)
+    assert (found["begun_again"], found["retries"], found["examples"]) == (1, taken_back, epochs * 3000), said
     assert [f"{found['set_back']:,}"] == [examples for _, examples in LOST.findall(said)]
     assert (owed(folder).sum(), owed(folder).min() > 0) == (epochs * 3000 * 26, True)
 

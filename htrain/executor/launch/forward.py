@@ -1,7 +1,7 @@
 """A trained model in one process: the last checkpoint of a run, the forward net of its plan, and what that makes of data."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from htrain.executor.strategies.strategy import cache_of
 from htrain.net.blobs import numel
 from htrain.net.names import head_name
 from htrain.net.net import Net, Op
-from htrain.net.rewriting import as_made, only_needed
+from htrain.net.rewriting import as_made, only_needed, with_heads
 from htrain.ops import OPS
 from htrain.ops.bundle import Bundle
 from htrain.plan.plan import Plan, load_plan
@@ -47,8 +47,8 @@ class Trained:
 
     @property
     def forward(self) -> Net:
-        """The net of its evaluation; see `forward_net`."""
-        return forward_net(self.plan.train, self.plan.heads)
+        """The net of its evaluation; see `evaluated_net`."""
+        return evaluated_net(self.plan)
 
     def parameters(self, net: Net) -> dict[str, torch.Tensor]:
         """Every parameter of `net`, mapped from the checkpoint's files. Raises CheckpointError."""
@@ -102,18 +102,18 @@ def load_trained(plan_folder: Path, run_folder: Path, replica: str, checkpoint: 
     return Trained(plan, folder, manifest, replica, reading)
 
 
+def evaluated_net(plan: Plan) -> Net:
+    """What evaluation does: its outputs are the loss, the logit, and heads. A plan may have a net of its own for that; else see `forward_net`."""
+    return plan.evaluation or forward_net(plan.train, plan.heads)
+
+
 def forward_net(train: Net, heads: Net | None = None) -> Net:
     """The ops of a train net that lead to the logit, its second output; the first stays the loss. Behind these come its `heads`.
 
     Values are not encoded for the way between devices, and rows come from no cache: nothing travels here. What does something else while it trains
     (dropout, a batch norm) does not.
     """
-    net = as_made(train)
-    if heads:
-        blobs = [blob for name, blob in heads.blobs.items() if name not in net.blobs]
-        outputs = (*net.outputs, *heads.outputs)
-        net = replace(net, outputs=outputs).with_ops([*net.ops, *heads.ops], blobs)
-    net = _without_caches(net)
+    net = _without_caches(with_heads(as_made(train), heads))
     return only_needed(net.with_ops(OPS[op.type].in_evaluation(op) for op in net.ops))
 
 

@@ -17,7 +17,7 @@ from htrain.errors import Error, Interrupted, RunError
 from htrain.executor.host.bell import Bell
 from htrain.executor.launch.coordinator import NoValidations
 from htrain.executor.launch.evaluate import Evaluation, evaluate, labels_of
-from htrain.executor.launch.forward import data_for, forward_net
+from htrain.executor.launch.forward import data_for, evaluated_net
 from htrain.executor.launch.interrupt import Interrupt
 from htrain.executor.record.checkpoint import read_manifest
 from htrain.executor.record.kept import prune
@@ -85,7 +85,7 @@ class Validator:
         tell: Callable[[str], None],
     ) -> None:
         self._plan = plan
-        self._net = forward_net(plan.train, plan.heads)
+        self._net = evaluated_net(plan)
         self._labels = labels_of(plan, self._net, {})
         self._run_folder = run_folder
         self._wanted = wanted
