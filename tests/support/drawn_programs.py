@@ -484,6 +484,27 @@ def _weighted(rng: random.Random, values: Values, model: DrawnModel) -> Step | N
     return Step(name, fn(model.weight(*sizes)), (place,))
 
 
+def _of_mode(rng: random.Random, values: Values, model: DrawnModel) -> Step | None:
+    """Something else in training than in evaluation."""
+    place = rng.choice([p for p in values.of(floats=True) if values.held[p].dim() > 1])
+    shape = values.held[place].shape
+    layer = model.part(nn.Linear(shape[-1], shape[-1]))
+    ones = (1,) * (len(shape) - 1)
+    in_training: list[tuple[str, Fn]] = [
+        ("dropout", lambda m, x: F.dropout(x, 0.3, m.training)),
+        ("scale", lambda m, x: 1.5 * x if m.training else x),
+        ("tanh in evaluation", lambda m, x: x if m.training else x.tanh()),
+        ("layer", lambda m, x: m.parts[layer](x) if m.training else x),
+        ("residual layer", lambda m, x: x + m.parts[layer](x) if m.training else x + 0.8 * m.parts[layer](x)),
+        ("mask", lambda m, x: x * (torch.rand_like(x) > 0.3) / 0.7 if m.training else x),
+        ("mask of examples", lambda m, x: x * (torch.rand(x.shape[0], *ones) < 0.8) if m.training else 0.8 * x),
+        ("noise", lambda m, x: x + 0.1 * torch.randn_like(x) if m.training else x),
+        ("order", lambda m, x: x if m.training else x.flip(1)),
+    ]
+    name, fn = rng.choice(in_training)
+    return Step(f"{name} of mode", fn, (place,))
+
+
 STEPS: Sequence[Maker] = (
     _lookup,
     _bag,
@@ -503,4 +524,5 @@ STEPS: Sequence[Maker] = (
     _layer,
     _recurrent,
     _weighted,
+    _of_mode,
 )

@@ -22,6 +22,7 @@ from gmp_data import (
 )
 from harness import relative_differences, run_roles
 from joint import joint_losses_of, shard_of
+from safetensors.torch import load_file
 from torch import nn
 
 import htrain
@@ -83,6 +84,33 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     roles = trained(planned(model, parts[workers], workers, options), parts[workers], tmp_path)
     assert len(losses) >= 30
     assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
+
+
+class Evaluated(FieldNet):
+    """In evaluation rows count twice, and of the list its first id alone."""
+
+    def forward(self, sparse: torch.Tensor, seen: torch.Tensor, seen_length: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            return super().forward(sparse, seen, seen_length)
+        first = self.b(seen[:, 0]) * (seen_length > 0).unsqueeze(1)
+        return self.top(torch.cat([self.a(sparse[:, 0]), 2 * self.d(sparse[:, 1]), first], 1))
+
+
+def test_what_a_model_does_in_evaluation_alone_is_scored(parts: dict[int, Parts], tmp_path: Path) -> None:
+    model, inputs = drawn(Evaluated), examples_of(parts[2].source)
+    inputs = {name: value for name, value in inputs.items() if name in arguments_of(model)}
+    plan = htrain.compile(
+        model, example_inputs=inputs, cluster=this_machine(groups=2, trainers=1, group_ps=0), options=options_of(parts[2])
+    )  # fmt: skip
+    assert plan.evaluation
+    plan.save(tmp_path / "plan")
+    htrain.run(tmp_path / "plan", data=parts[2].packed, out=tmp_path / "run", hosting="threads")
+    htrain.export(tmp_path / "run", to="torch", out=tmp_path / "w.safetensors")
+    htrain.predict(tmp_path / "run", data=parts[2].source, out=tmp_path / "scores.npy")
+    model.load_state_dict(load_file(tmp_path / "w.safetensors"))
+    with torch.no_grad():
+        wanted = torch.sigmoid(model.eval()(**inputs)).reshape(-1).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "scores.npy")["score"][: len(wanted)], wanted, atol=2e-6)
 
 
 class OneTableForBoth(nn.Module):

@@ -16,6 +16,7 @@ import torch
 from htrain.compiler.pipeline import compile_net
 from htrain.data import CRITEO
 from htrain.errors import Error, ModelError
+from htrain.frontend.captured import Captured
 from htrain.self_check.capture import Model, capture_model
 from htrain.spec.cluster import this_machine
 from htrain.spec.options import Options
@@ -79,21 +80,19 @@ def checked(case: Case, *, pairs: Sequence[Pair]) -> Result:
     if found is None:
         return refused
     first = replace(result, compiles="yes")
-    result = _compared(found, options, first)
+    result, captured = _compared(found, options, first)
     if _OF_PROBABILITY in result.why:  # as the refusal says
         options = with_flags(options, loss="bce_probability")
-        result = _compared(found, options, first)
+        result, captured = _compared(found, options, first)
     if result.compiles == "no":
         return result
     compiled, refused = _tried(
-        lambda: compile_net(
-            found.captured, this_machine(group_ps=1, sparse_ps=1), options, name=case.name, solver="rules"
-        ),
+        lambda: compile_net(captured, this_machine(group_ps=1, sparse_ps=1), options, name=case.name, solver="rules"),
         result,
     )
     if compiled is None:
         return refused
-    return _trained(model, case, found, result, options.loss, pairs) if pairs else result
+    return _trained(model, case, captured, result, options.loss, pairs) if pairs else result
 
 
 def _tried(step: Callable[[], _T], result: Result) -> tuple[_T | None, Result]:
@@ -105,22 +104,23 @@ def _tried(step: Callable[[], _T], result: Result) -> tuple[_T | None, Result]:
         return None, replace(result, compiles="crash", why=_line(error), text=traceback.format_exc())
 
 
-def _compared(found: Model, options: Options, result: Result) -> Result:
-    """`result` with what the self-check says."""
+def _compared(found: Model, options: Options, result: Result) -> tuple[Result, Captured]:
+    """`result` with what the self-check says, and the model with what that has found."""
     result = replace(result, notes=tuple(found.captured.notes))
     try:
-        notes = found.compare(options)
+        captured = found.checked(options)
     except ModelError as error:
         if _DIFFERS in str(error):
-            return replace(result, equal="no", why=str(error), text=str(error))
-        return replace(result, compiles="no", why=str(error))
+            return replace(result, equal="no", why=str(error), text=str(error)), found.captured
+        return replace(result, compiles="no", why=str(error)), found.captured
     except Exception:
-        return replace(result, equal="crash", text=traceback.format_exc())
-    return replace(result, equal=" ".join(notes) or "yes")
+        return replace(result, equal="crash", text=traceback.format_exc()), found.captured
+    notes = [note for note in captured.notes if note not in found.captured.notes]
+    return replace(result, notes=captured.notes, equal=" ".join(notes) or "yes"), captured
 
 
 def _trained(
-    model: torch.nn.Module, case: Case, found: Model, result: Result, loss: str, pairs: Sequence[Pair]
+    model: torch.nn.Module, case: Case, captured: Captured, result: Result, loss: str, pairs: Sequence[Pair]
 ) -> Result:
     """`result` with how far the losses of plans are from PyTorch's; where that is too far, from PyTorch's own after a change of an ulp, and at lower rates."""
     trains: dict[str, float | str] = {}
@@ -128,7 +128,7 @@ def _trained(
     calmer: dict[str, float] = {}
     texts = [result.text] if result.text else []
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(model, case, found.captured, Path(folder), loss=loss)
+        training = Training(model, case, captured, Path(folder), loss=loss)
         for asked, placement in _trainings(pairs):
             name = f"{asked} {placement}"
             try:

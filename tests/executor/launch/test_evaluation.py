@@ -1,5 +1,6 @@
 """Models that do something else in evaluation than in training: scores, losses and what is exported are the module's own, in evaluation."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,20 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from drawn_programs import DrawnModel, example
 from safetensors.torch import load_file
 from taken_out import inputs_of
 from torch import nn
 from torch.nn import functional as F
 
 import htrain
+from htrain.compiler.pipeline import compile_net
+from htrain.data import CRITEO
+from htrain.executor.launch.forward import evaluated_net
+from htrain.net.net import Net
 from htrain.net.placement import Split
+from htrain.ops import OPS
+from htrain.self_check.capture import capture_model
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.tree import with_flags
 
@@ -143,3 +151,40 @@ def test_a_layer_that_is_cut_is_whole_in_evaluation(tmp_path: Path) -> None:
             np.testing.assert_allclose(
                 np.load(folder / "scores.npy")["score"], module.eval()(**taken).numpy(), atol=2e-6
             )
+
+
+def net_of_parts(state: Mapping[str, torch.Tensor], net: Net) -> dict[str, torch.Tensor]:
+    """What a net has of whole tables and weights."""
+    parts = {}
+    for name, p in net.parameters.items():
+        part = state[p.whole]
+        for axis, first in enumerate((p.first_row, p.first_column)[: len(p.shape)]):
+            part = part.narrow(axis, first, p.shape[axis])
+        parts[name] = part
+    return parts
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_drawn_model_is_evaluated_as_by_pytorch(seed: int) -> None:
+    """Of steps that may go by the mode, in plans of shards, parts and fusions."""
+    module = DrawnModel(7000 + seed, 9)
+    found = capture_model(module, schema=CRITEO, example_inputs=example(5), logit="", label="")
+    options = with_flags(batch_size=8, sparse_optimizer="sgd")
+    captured = found.checked(options)
+    tables = [name for name, p in captured.net.parameters.items() if p.kind == "table"]
+    cluster = this_machine(groups=1 + seed % 2, trainers=1, group_ps=seed % 3, sparse_ps=2)
+    plan = compile_net(captured, cluster, options, name="m", solver="rules", table_splits=dict.fromkeys(tables, 3))
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm1d):
+            nn.init.uniform_(norm.running_var, 0.5, 2)
+            nn.init.normal_(norm.running_mean)
+    net, count = evaluated_net(plan), 11
+    torch.manual_seed(seed)
+    batch = example(count)
+    known = {**net_of_parts(module.state_dict(), net), **batch, "label": torch.ones(count)}
+    for op in net.ops:
+        made = OPS[op.type].run(op, [known[name] for name in op.inputs], count)
+        known.update(zip(op.outputs, made, strict=True))
+    with torch.no_grad():
+        wanted = module.eval()(**batch)
+    torch.testing.assert_close(known[net.outputs[1]].reshape(-1), wanted, rtol=1e-4, atol=1e-5)
