@@ -23,17 +23,18 @@ from library_models.checking import limited
 from library_models.pairs import pairs_of
 from library_models.result import Result, reason
 
-from htrain.errors import ModelError
+from htrain.errors import ModelError, UsageError
 
 _PLACEMENTS = ("alone", "roles", "het", "allgather")
 _INPUTS = {name: Ids(width, rows) if rows else Numbers(width) for name, (width, rows) in WIDTHS.items()}
 
 
 def result_of(seed: int, *, num_steps: int, train: bool, seconds: float) -> Result:
-    """What becomes of the model of a seed; a placement that htrain refuses it, as caches of some lookups, is left out."""
+    """What becomes of the model of a seed; a placement that htrain refuses it, as caches of some lookups or of no table, is left out."""
     case = Case("drawn", str(seed), partial(DrawnModel, seed, num_steps), _INPUTS)
     result = limited(case, pairs=pairs_of(seed, 1) if train else (), seconds=seconds)
-    refused = {name for name, seen in result.trains.items() if str(seen).startswith(f"{ModelError.__name__}: ")}
+    asked = (f"{ModelError.__name__}: ", f"{UsageError.__name__}: ")
+    refused = {name for name, seen in result.trains.items() if str(seen).startswith(asked)}
     return replace(result, trains={name: seen for name, seen in result.trains.items() if name not in refused})
 
 

@@ -63,13 +63,15 @@ def evaluated_of(program: ExportedProgram, logit: str | int) -> fx.Node:
     Raises ModelError where it is not clear which that is.
     """
     names, outputs = _named_outputs(program)
-    asked = str(logit) in names or (str(logit).isdigit() and int(logit) < len(outputs))
-    if len(outputs) < 2 or asked:
-        return outputs[0] if len(outputs) == 1 else logit_of(program, logit)
+    if str(logit) in names or (str(logit).isdigit() and int(logit) < len(outputs)):
+        outputs = [logit_of(program, logit)]
     shapes = [tuple(node.meta["val"].shape[1:]) if node.meta["val"].dim() else None for node in outputs]
     scores = [node for node, shape in zip(outputs, shapes, strict=True) if shape in ((), (1,))]
     if len(scores) != 1:
-        raise ModelError(f"forward() returns {', '.join(names)} in evaluation: it is not clear which is scored")
+        choices = "of which none is" if not scores else "and it is not clear which is"
+        raise ModelError(
+            f"forward() returns {', '.join(names)} in evaluation, {choices} a number for each example, to be scored"
+        )
     return scores[0]
 
 

@@ -243,7 +243,9 @@ class Simulation:
         try:
             self.env.run(self._all_done(total))
         except RuntimeError as error:
-            raise PlanError(f"no step of the plan can end: {self._stuck()}; compile the model again") from error
+            raise PlanError(
+                f"no step of the plan can end: {self._stuck()}; report it as a bug of htrain's, unless its nets are of your own"
+            ) from error
         return self._result()
 
     def _stuck(self) -> str:

@@ -107,7 +107,11 @@ NOT: Mapping[str, tuple[Forward, str]] = {
     ),
     "scores": (
         lambda m, y, ids: m.score(y, ids) if m.training else (m.score(3 * y, ids), m.score(2 * y, ids)),
-        r"\(forward\(\) returns 0, 1 in evaluation: it is not clear which is scored\)",
+        r"\(forward\(\) returns 0, 1 in evaluation, and it is not clear which is a number for each example, to be scored\)",
+    ),
+    "scores of all": (
+        lambda m, y, ids: m.score(y, ids) if m.training else y @ m.table.weight.T,
+        r"\(forward\(\) returns 0 in evaluation, of which none is a number for each example",
     ),
     "by values": (
         lambda m, y, ids: m.score(2 * y if m.training or y.sum() > 100 else y, ids),
