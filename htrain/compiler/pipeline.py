@@ -6,7 +6,15 @@ from dataclasses import replace
 from math import floor
 
 from htrain.compiler.fusing import fuse_forward, fuse_placed
-from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS, as_trained, evaluation_net, lowered, net_of_heads
+from htrain.compiler.lowering import (
+    NO_FC_SPLITS,
+    NO_SPLITS,
+    as_trained,
+    evaluation_net,
+    forward_net,
+    lowered,
+    net_of_heads,
+)
 from htrain.costs.expected import expected, expected_blobs
 from htrain.costs.loads import MemoryUse
 from htrain.costs.memory import memory_of_train, too_large_text
@@ -26,7 +34,7 @@ from htrain.spec.compatibility import compatible
 from htrain.spec.fields import Section
 from htrain.spec.options import Options
 from htrain.spec.tree import kinds_of
-from htrain.strategies.strategy import Strategy, cache_of, strategies_of
+from htrain.strategies.strategy import HoldsRows, Strategy, cache_of, strategies_of
 from htrain.tagging.constraints import pinned
 from htrain.tagging.encodings import allowed_encodings, encodable, place_encoded
 from htrain.tagging.place import Solver, Tagger, by_rules, place_units, places_of
@@ -79,27 +87,32 @@ def compile_net(
     tagged = apply_tags(net, units, {d.module: d.device for d in decisions}, fixed)
     holds = _holds(tagged, cluster, options)
     encodings = {name: allowed[name] for name, is_chosen in zip(workload.values, chosen, strict=True) if is_chosen}
-    heads = None if captured.evaluation else net_of_heads(captured, options)
+    cache = cache_of(cluster, options)
+    heads = _heads(captured, cache, options)
     train = compress_values(_with_taken(tagged, heads), encodings, options)
-    strategies = (*strategies_of(cluster, options), cache_of(cluster, options))
+    strategies = (*strategies_of(cluster, options), cache)
     for strategy in strategies:
         train = strategy.encoded(train)
     train = as_trained(fuse_placed(train, options))
 
-    nets, centers = _nets(train, heads or _evaluation(captured, train, options), strategies, cluster, options)
+    nets, centers = _nets(train, heads or _evaluation(captured, train, cache, options), strategies, cluster, options)
     require_own_rates(train, rates)
     demands = demands_of(nets, cluster, options, rates)
     eps = float(floor(1 / seconds_of(demands, cluster, options, options.dense_sync.round_steps)))
     loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
-    inputs = {n: str(net.blobs[n]).partition(": ")[2] for n in net.inputs}
     said = (*_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster))
     decided = _notes(fc_splits, encodings, train, strategies)
     plan = Plan(
-        model=name, digest=digest_of(nets), cluster=cluster, options=options, inputs=inputs, tables=shards, centers=centers, decisions=tuple(decisions),
+        model=name, digest=digest_of(nets), cluster=cluster, options=options, inputs=_inputs(net), tables=shards, centers=centers, decisions=tuple(decisions),
         search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said, *decided),
         ops=sources_of(op.type for net in nets.values() for op in net.ops), strategies=sources_of(kinds_of(options)), rates=rates,
     )  # fmt: skip
     return check_plan(plan)
+
+
+def _inputs(net: Net) -> dict[str, str]:
+    """The dtypes and shapes of a net's inputs, by name."""
+    return {name: str(net.blobs[name]).partition(": ")[2] for name in net.inputs}
 
 
 def _with_taken(net: Net, heads: Net | None) -> Net:
@@ -108,10 +121,19 @@ def _with_taken(net: Net, heads: Net | None) -> Net:
     return replace(net, outputs=(*net.outputs, *taken))
 
 
-def _evaluation(captured: Captured, train: Net, options: Options) -> Net | None:
+def _heads(captured: Captured, cache: HoldsRows[Section], options: Options) -> Net | None:
+    """The net of heads, where the model has some and evaluation no net of its own."""
+    heads = None if captured.evaluation else net_of_heads(captured, options)
+    return cache.evaluated(heads, forward_net(captured, options)) if heads else None
+
+
+def _evaluation(captured: Captured, train: Net, cache: HoldsRows[Section], options: Options) -> Net | None:
     """The net of evaluation, where the model does something else there, of what the train net has of its tables and weights."""
     net = evaluation_net(captured, options)
-    return of_trained(fuse_forward(net, options), train) if net else None
+    if net is None:
+        return None
+    net = cache.evaluated(net, forward_net(captured, options))
+    return of_trained(fuse_forward(net, options), train)
 
 
 def _nets(

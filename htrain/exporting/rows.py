@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from htrain.errors import ModelError
 from htrain.exporting.graph import Graph
-from htrain.net.net import Op
+from htrain.net.net import Op, Tensor
 
 
 def _ids(graph: Graph, name: str, op: Op) -> str:
@@ -43,6 +43,13 @@ def _masked(graph: Graph, numbers: str, ids: str, output: str, op: Op) -> str:
     graph.padded.add(output)
     is_padding = graph.add("Equal", ids, graph.scalar(graph.row_number(op.module, padding), "int64"))
     return graph.add("Where", is_padding, graph.scalar(-1, "int64"), numbers)
+
+
+def _is_row(graph: Graph, op: Op) -> None:
+    """By the number that the model has for a row."""
+    original = op.attrs["original"]
+    assert isinstance(original, Tensor)
+    graph.add("Equal", graph.value(op.inputs[0], op), graph.tensor(original), output=op.outputs[0])
 
 
 def _lookup(graph: Graph, op: Op) -> None:
@@ -168,6 +175,7 @@ RULES: Mapping[str, Callable[[Graph, Op], None]] = {
     "Dedupe": _dedupe,
     "DedupeSharded": _dedupe,
     "MaskPlaces": _mask_places,
+    "IsRow": _is_row,
     "Lookup": _lookup,
     "LookupShards": _lookup,
     "LookupTables": _lookup_tables,

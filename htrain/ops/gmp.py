@@ -11,6 +11,10 @@ and in the flush net, at a pause or at the end,
     counts, keys, clocks, gradients (of each owner) = GmpFlush(cache)
     GmpFlushed(cache, the answer of each owner)
 
+Where a model compares ids with a row's,
+
+    same = IsRow(ids, number of a row by the partition)              `original` is what the model compares them with
+
 `cache` and `owner` are parameters of kind `cache`: the store makes a `htrain.sync.gmp` worker or owner of them, which does the work; the attributes of GmpAsk
 and GmpPush say which. With `barrier`, GmpPull waits until all workers have pushed (a staleness of 0).
 """
@@ -22,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from htrain.net.net import Blob, Op, numel
+from htrain.net.net import Blob, Op, Tensor, numel
 from htrain.ops.asked_rows import (
     REQUEST,
     answers_of,
@@ -40,7 +44,7 @@ from htrain.ops.asked_rows import (
     request_of,
     request_tensors,
 )
-from htrain.ops.base import Cost, OpDef, Signature, no_outputs
+from htrain.ops.base import Cost, OpDef, Signature, elementwise_cost, infer_by_kernel, no_outputs
 from htrain.ops.cache_rates import ShardRates
 from htrain.ops.expectation import Counts, Expectation, rows_like
 
@@ -260,7 +264,12 @@ def _expected_read(op: Op, counts: Counts, expectation: Expectation) -> Counts:
     return rows_like(op.outputs, op.inputs[2:], counts)
 
 
+def _is_row(ids: torch.Tensor, number: torch.Tensor, *, original: Tensor) -> torch.Tensor:
+    return torch.eq(ids, number)
+
+
 DEFINITIONS = (
+    OpDef("IsRow", _is_row, infer_by_kernel, elementwise_cost, None),
     OpDef(
         "GmpAsk", _ask, _ask_infer, _ask_cost, None, many=True, effects=True, on_host=True, place="reader", phase="ask", work="gather",
         keeps=_worker_bytes, expected=_expected_request,

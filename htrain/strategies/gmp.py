@@ -20,6 +20,7 @@ from htrain.spec.sparse_sync import Gmp as Asked
 from htrain.strategies.behind import Behind, flush_nets, numbered, rates_of
 from htrain.strategies.strategy import HoldsRows
 from htrain.tagging.columns import Piece, columns_of
+from htrain.transform.id_readers import by_new_numbers
 
 
 class Gmp(HoldsRows[Asked]):
@@ -51,12 +52,34 @@ class Gmp(HoldsRows[Asked]):
 
     def lookups(self, net: Net, shards: Mapping[str, Sequence[Shard]]) -> Net:
         columns = self._columns(net)
+        net = self._compared(net)
         names: list[str] = []
         for (width, _), tables in _alike(net).items():
             pieces = {table: columns[table] for table in tables}
             names.append(numbered(f"replicas_{width}", names))
             net = _Behind(net, names[-1], pieces, shards, self).rewrite()
         return self._padded(net, columns)
+
+    def evaluated(self, net: Net, train: Net) -> Net:
+        columns, trained = columns_of(net, self.numbering.facts.inputs), self._columns(train)
+        for table in (name for name, p in net.parameters.items() if p.kind == "table"):
+            if table not in columns or not set(columns[table]) <= set(trained[table]):
+                raise UsageError(
+                    f"table '{table}' is looked up in evaluation (model.eval()) by other ids of the data than in training: a partition numbers its rows by "
+                    "those of training; look the same up, or hold tables another way (--sparse-sync)"
+                )
+        return self._padded(self._compared(net), columns)
+
+    def _compared(self, net: Net) -> Net:
+        """Rows that ids are compared with, by their new numbers."""
+        of_ids = (each for each in self.numbering.facts.inputs if each.kind != "dense")
+        return by_new_numbers(net, {each.name: each.tables for each in of_ids}, self._new_number)
+
+    def _new_number(self, table: str, row: int) -> int:
+        """Of a row of a table of the data; -1 where it has none such."""
+        if not 0 <= row < self.numbering.bounds(table)[-1]:
+            return -1
+        return int(self.numbering.renumber(table, np.array([row]))[0])
 
     def nets(self, parts: Mapping[str, Net]) -> Mapping[str, Net]:
         return flush_nets(parts, "Gmp", ANSWER)

@@ -68,6 +68,10 @@ class HoldsRows(Strategy[S]):
         """Cut tables, and put their lookups and optimizer steps where rows are. Requires: `shards` of each table in row order."""
         return shard_lookups(net, shards)
 
+    def evaluated(self, net: Net, train: Net) -> Net:
+        """A net that only evaluation runs, of the ids that data for such a plan has. Requires: tables are whole in both, and lookups lowered."""
+        return net
+
     def require_tables(self, tables: Collection[str]) -> None:
         """Raises UsageError where the cache stands before no table of the model: nothing of it would run."""
         if not tables:

@@ -71,7 +71,7 @@ def test_an_op_gives_what_its_reference_does_or_is_refused_where_nothing_says_wh
 
 
 def test_every_op_that_a_model_may_have_is_tried_here_or_in_whole_models() -> None:
-    in_models = {"Dedupe", "DedupeSharded", "MaskPlaces", "ConcatRows", "TakeRows", "PoolRows", "StackRows"}
+    in_models = {"Dedupe", "DedupeSharded", "MaskPlaces", "IsRow", "ConcatRows", "TakeRows", "PoolRows", "StackRows"}
     never_run = {"Embedding", "EmbeddingBag", "SumRows", "SplitRows"}
     others = {s.type for s in SAMPLES if not OPS[s.type].effects} - {s.type for s in FORWARD}
     assert others == in_models | never_run | {*OF_GRADIENTS, *OF_LOSSES, "Dropout"}

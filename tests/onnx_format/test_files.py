@@ -291,6 +291,7 @@ SAMPLES: tuple[Sample, ...] = (
         {"num_tables": 1, "width": 4},
     ),
     ("GmpWrite", (weight("cache", 20, 12), UNIQUE, ROWS), {}),
+    ("IsRow", (IDS, ("row", (), I64)), {"original": constant_of(torch.tensor(3))}),
     ("FCBfloat16", (X, weight("w", 4, 6), weight("b", 4)), {}),
     ("FCInt8", (X, weight("v", 4, 6)), {}),
     ("QuantizeRows", (X,), {}),

@@ -303,6 +303,7 @@ EMBEDDINGS = (
     Sample("Dedupe", (((B, 2), below(5)), ((B,), below(9))), dedupe, {"padding_idx": -1}),
     Sample("DedupeSharded", (((B, 2), below(5)),), dedupe_two_shards, {"padding_idx": -1, "bounds": (0, 3, 5)}),
     Sample("MaskPlaces", (((B, 2), below(5)), ((B, 2), below(2))), lambda p, ids: p * (ids != 1) - 1 * (ids == 1), {"padding_idx": 1}),
+    Sample("IsRow", (((B, 3), below(3)), ((3,), below(3))), lambda ids, row: ids == row, {"original": constant_of(torch.tensor([0, 1, 2]))}),
     Sample("Lookup", (TABLE, ((BatchDim(2, bound=True),), below(9, least=4))), lambda table, ids: table[ids - 4], {"first_row": 4}),
     Sample(
         "Prefetch", (TABLE, ((5,), single), ((BatchDim(2, bound=True),), below(9, least=4))),

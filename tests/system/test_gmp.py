@@ -1,9 +1,12 @@
 """HET-GMP as whole runs: tables in the workers, by a partition of the data (HET-GMP 5)."""
 
+import copy
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from gmp_data import (
@@ -84,6 +87,111 @@ def test_without_staleness_workers_train_as_one_on_their_joint_batches(
     roles = trained(planned(model, parts[workers], workers, options), parts[workers], tmp_path)
     assert len(losses) >= 30
     assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
+
+
+class ByIds(FieldNet):
+    """Masks and comparisons of ids, in training and in evaluation: padding, a row of one column and of another, a target that was seen before."""
+
+    def forward(self, sparse: torch.Tensor, seen: torch.Tensor, seen_length: torch.Tensor) -> dict[str, torch.Tensor]:
+        there = (seen != 0).unsqueeze(2).float()
+        pooled = (self.b(seen) * there).sum(1) / (seen > 0).sum(1, keepdim=True).clamp(min=1)
+        some = (sparse == torch.tensor([2, 3])).float() - (sparse < 1).float() + sparse.bool().float() - 0.5
+        again = (seen == seen[:, :1]).float().sum(1, keepdim=True) + (seen[:, 1:2] == 5).float()
+        first = self.a(sparse[:, 0]) * some[:, :1] + again
+        logit = self.top(torch.cat([first, self.d(sparse[:, 1]) * some[:, 1:], pooled], 1))
+        return {"logit": logit[:, 0], "empty": (seen == 0).sum(1).float()}
+
+
+class ByIdsApart(ByIds):
+    """Another way in evaluation, by ids, too."""
+
+    def forward(self, sparse: torch.Tensor, seen: torch.Tensor, seen_length: torch.Tensor) -> dict[str, torch.Tensor]:
+        if self.training:
+            return super().forward(sparse, seen, seen_length)
+        weight = (seen != 0).float() * (seen_length > 0).unsqueeze(1) + (seen == 4)
+        pooled = (self.b(seen) * weight.unsqueeze(2)).sum(1)
+        logit = self.top(torch.cat([self.a(sparse[:, 0]), 2 * self.d(sparse[:, 1]), pooled], 1))
+        return {"logit": logit[:, 0], "empty": (seen == 0).sum(1).float()}
+
+
+class BehindOthers(OneTable):
+    """Ids of columns that look up one table, one column behind the other, are compared as rows of that."""
+
+    def forward(self, sparse: torch.Tensor) -> dict[str, torch.Tensor]:
+        rows = sparse + self.first
+        weight = (rows == int(self.first[1])).float() + (rows != 2).float() + (rows > 0).float()
+        return {
+            "logit": self.top((self.rows(rows) * weight[..., None]).flatten(1))[:, 0],
+            "empty": (rows == 1).sum(1).float(),
+        }
+
+
+@pytest.mark.parametrize("kind", [ByIds, ByIdsApart, BehindOthers])
+def test_ids_that_are_compared_are_compared_by_their_new_numbers(
+    kind: type[nn.Module], parts: dict[int, Parts], tmp_path: Path
+) -> None:
+    """Losses of training, scores, heads, and what is exported; of ids as the data has them."""
+    model, of = drawn(kind), parts[3]
+    options = options_of(of)
+    for table in ("a", "b", "d"):
+        assert (of.numbering.renumber(table, np.arange(6)) != np.arange(6)).all()
+    inputs = {name: value for name, value in examples_of(of.source).items() if name in arguments_of(model)}
+    cluster = this_machine(groups=3, trainers=1, group_ps=0)
+    plan = htrain.compile(model, example_inputs=inputs, cluster=cluster, options=options, logit="logit")
+    losses = joint_losses(Only(copy.deepcopy(model)), of, options, 3)
+    roles = trained(plan, of, tmp_path / "joint")
+    assert max(relative_differences(joint_losses_of(roles, 3), losses)) < 1e-4
+
+    plan.save(tmp_path / "plan")
+    htrain.run(tmp_path / "plan", data=of.packed, out=tmp_path / "run", hosting="threads")
+    htrain.export(tmp_path / "run", to="torch", out=tmp_path / "w.safetensors")
+    htrain.export(tmp_path / "run", to="onnx", out=tmp_path / "m.onnx")
+    htrain.predict(tmp_path / "run", data=of.source, out=tmp_path / "scores.npy")
+    found = np.load(tmp_path / "scores.npy")[: len(inputs["sparse"])]
+    model.load_state_dict(load_file(tmp_path / "w.safetensors"), strict=False)
+    with torch.no_grad():
+        wanted = {name: value.numpy() for name, value in model.eval()(**inputs).items()}
+    np.testing.assert_allclose(found["score"], 1 / (1 + np.exp(-wanted["logit"])), atol=2e-6)
+    np.testing.assert_array_equal(found["empty"], wanted["empty"])
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    given = {each.name: inputs[each.name].numpy() for each in session.get_inputs()}
+    score, empty = session.run(["score", "empty"], given)
+    np.testing.assert_allclose(score, found["score"], atol=1e-5)
+    np.testing.assert_array_equal(empty, wanted["empty"])
+
+
+class Only(nn.Module):
+    """The logit of a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, sparse: torch.Tensor, seen: torch.Tensor, seen_length: torch.Tensor) -> torch.Tensor:
+        given = {"sparse": sparse, "seen": seen, "seen_length": seen_length}
+        return self.model(**{name: given[name] for name in arguments_of(self.model)})["logit"]
+
+
+OTHERWISE: dict[str, Callable[[FieldNet, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "a number": lambda m, x, ids: x + ids.float().mean(1, keepdim=True),
+    "an order": lambda m, x, ids: x * (ids > 3).float().mean(1, keepdim=True),
+    "another column": lambda m, x, ids: x * (ids[:, :1] == ids[:, 1:]).float(),
+    "a weight": lambda m, x, ids: x + m.top.weight[0][ids[:, :1] % 4],
+    "a mask in its place": lambda m, x, ids: x + m.a(torch.where(x[:, 0] > 0, ids[:, 0], 0)),
+}
+
+
+@pytest.mark.parametrize("name", [*OTHERWISE])
+def test_what_is_computed_of_ids_otherwise_is_refused(name: str, parts: dict[int, Parts]) -> None:
+    class Otherwise(FieldNet):
+        def forward(self, sparse: torch.Tensor, seen: torch.Tensor, seen_length: torch.Tensor) -> torch.Tensor:
+            x = OTHERWISE[name](self, self.d(sparse[:, 1]), sparse)
+            return self.top(torch.cat([self.a(sparse[:, 0]), x, self.b(seen).mean(1)], 1))
+
+    model, of = drawn(Otherwise), parts[2]
+    inputs = {n: value for n, value in examples_of(of.source).items() if n in arguments_of(model)}
+    with pytest.raises(UsageError, match=r"computes with ids themselves.*|ids that the model computes"):
+        htrain.compile(model, example_inputs=inputs, cluster=this_machine(groups=2, trainers=1, group_ps=0), options=options_of(of))  # fmt: skip
 
 
 class Evaluated(FieldNet):
