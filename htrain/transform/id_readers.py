@@ -13,11 +13,19 @@ from htrain.ops.builder import NetBuilder
 Renumber = Callable[[str, int], int]
 
 _BATCH = 2
-_SHIFT = 40  # a marker is the number of a column's table, from 1 on, above it, and below it what a model adds to ids
 _LOOKUPS = ("Dedupe", "MaskPlaces")  # which lookups are lowered to
+_TABLES, _PLACES = (
+    52,
+    40,
+)  # a marker is the number of a table from 1 on, a place, and what a model adds to ids: of each the first bit
+_MOST_PLACES = (1 << (_TABLES - _PLACES)) - 1
+_ADDED = (1 << _PLACES) - 1
+_ORDERS = {"Greater": (1, True), "GreaterOrEqual": (0, True), "Less": (0, False), "LessOrEqual": (1, False)}
+"""What is added to a number to have the first row on the other side of it, and whether the answer is yes there."""
 _FLIPPED = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual", "Less": "Greater", "LessOrEqual": "GreaterOrEqual"}
-_AGAINST_ZERO = {"Greater": (0, True), "GreaterOrEqual": (1, True), "Less": (1, False), "LessOrEqual": (0, False)}
-"""For what an order asks whether an id, which is 0 or more, is 0: beside which number, and whether the answer is no."""
+
+Marks = tuple[torch.Tensor, torch.Tensor]
+"""Ids as markers int64[2, ...], by places from the first on and from the last: what is moved keeps its place in both, what is chosen by its size does not."""
 
 
 def by_new_numbers(net: Net, columns: Mapping[str, Sequence[str]], renumber: Renumber) -> Net:
@@ -30,12 +38,13 @@ def by_new_numbers(net: Net, columns: Mapping[str, Sequence[str]], renumber: Ren
 
 
 class _Readers:
-    """`_marks` are values whose numbers are ids, [2, ...], each by its column; `_known` those that no batch changes."""
+    """`_marks` are values whose numbers are ids; `_known` those that no batch changes."""
 
     def __init__(self, net: Net, columns: Mapping[str, Sequence[str]], renumber: Renumber) -> None:
         self._net, self._renumber = net, renumber
-        self._tables = [table for tables in columns.values() for table in tables]
-        self._marks = dict(_marked(net, columns))
+        self._tables = list(dict.fromkeys(table for tables in columns.values() for table in tables))
+        numbers = {name: [self._tables.index(table) + 1 for table in tables] for name, tables in columns.items()}
+        self._marks = dict(_marked(net, numbers))
         self._known: dict[str, torch.Tensor] = {}
         self._builder = NetBuilder.beside(net)
         self._builder.reserve(name for op in net.ops for name in op.outputs)
@@ -53,51 +62,37 @@ class _Readers:
     def _learn(self, op: Op) -> None:
         """Keep what no batch changes."""
         if all(name in self._known for name in op.inputs) and len(op.outputs) == 1 and _is_constant(op, self._net):
-            self._known.update(zip(op.outputs, self._run(op, self._known), strict=True))
+            made = OPS[op.type].run(op, [self._known[name] for name in op.inputs], _BATCH)
+            self._known.update(zip(op.outputs, made, strict=True))
 
     def _passes_on(self, op: Op) -> bool:
-        """Whether an op gives ids again, compares ids of one column with each other, or all of a table alike, which new numbers leave as it is."""
-        if self._asks_of_all(op):
-            return True
-        values = {**self._known, **self._marks}
-        if any(name not in values for name in op.inputs):
+        """Whether an op moves ids, or adds to them, or asks of them what new numbers leave as it is."""
+        if self._is_of_order(op):
+            return self._first_beyond(op) <= {-1, 0}
+        if any(name not in self._marks and name not in self._known for name in op.inputs):
             return False
         if op.type in ("Equal", "NotEqual") and all(name in self._marks for name in op.inputs):
-            return bool((self._marks[op.inputs[0]] == self._marks[op.inputs[1]]).all())
-        made = dict(zip(op.outputs, self._run(op, values), strict=True))
-        if not all(self._are_ids(value) for value in made.values()):
+            (left, _), (right, _) = (self._marks[name] for name in op.inputs)
+            return bool(((left >> _TABLES == right >> _TABLES) & (left & _ADDED == right & _ADDED)).all())
+        first, last = (
+            OPS[op.type].run(op, [self._marks[n][k] if n in self._marks else self._known[n] for n in op.inputs], _BATCH)
+            for k in (0, 1)
+        )
+        if not all(self._are_moved(*pair) for pair in zip(first, last, strict=True)):
             return False
-        self._marks.update(made)
+        self._marks.update(zip(op.outputs, zip(first, last, strict=True), strict=True))
         return True
 
-    def _asks_of_all(self, op: Op) -> bool:
-        """Whether an op asks for an order of ids and a number that none of their tables has a row of."""
-        ids = next((name for name in op.inputs if name in self._marks), "")
-        other = next((name for name in op.inputs if name in self._known), "")
-        if op.type not in _FLIPPED or not ids or not other or self._known[other].is_floating_point():
+    def _are_moved(self, first: torch.Tensor, last: torch.Tensor) -> bool:
+        """Whether two values are markers, of the same ids at each place."""
+        if first.dtype != torch.int64:
             return False
-        rows, _ = self._rows(ids, self._known[other])
-        return all(new < 0 for new in self._new(ids, rows))
+        tables = first >> _TABLES
+        places = sum((value >> _PLACES) & _MOST_PLACES for value in (first, last))
+        same = (tables == last >> _TABLES) & (first & _ADDED == last & _ADDED) & (places == _MOST_PLACES)
+        return bool((same & (tables >= 1) & (tables <= len(self._tables))).all())
 
-    def _rows(self, ids: str, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of the data's tables that numbers are beside ids, and what a model has added to those, int64[1, ...]."""
-        rest = self._marks[ids][:1] & ((1 << _SHIFT) - 1)
-        return numbers.to(torch.int64) - rest, rest
-
-    def _new(self, ids: str, rows: torch.Tensor) -> list[int]:
-        """The new numbers of rows, -1 for what is none."""
-        tables, rows = torch.broadcast_tensors(self._marks[ids][:1] >> _SHIFT, rows)
-        return [
-            self._renumber(self._tables[k - 1], row)
-            for k, row in zip(tables.flatten().tolist(), rows.flatten().tolist(), strict=True)
-        ]
-
-    def _are_ids(self, value: torch.Tensor) -> bool:
-        numbers = value >> _SHIFT if value.dtype == torch.int64 else torch.zeros(1)
-        return bool(((numbers >= 1) & (numbers <= len(self._tables))).all())
-
-    def _run(self, op: Op, values: dict[str, torch.Tensor]) -> Sequence[torch.Tensor]:
-        return OPS[op.type].run(op, [values[name] for name in op.inputs], _BATCH)
+    # -- comparisons
 
     def _compare(self, op: Op) -> None:
         """Write a comparison of ids with constants. Raises UsageError for what is none."""
@@ -108,46 +103,77 @@ class _Readers:
                 "(ids != 0), or with each other, give the model what it computes of them as another input, or hold tables another way (--sparse-sync)"
             )
         ids, rows, negated = found
-        new = torch.tensor(self._new(ids, rows))
-        rest = self._rows(ids, rows)[1].expand(rows.shape)
-        original = rows + rest
-        wanted = torch.where(new < 0, -1, new + rest.flatten()).reshape(rows.shape)
-        if wanted.dim() <= self._marks[ids].dim() and len(wanted.unique()) == len(original.unique()) == 1:
+        new, rows, added = self._renumbered(ids, rows)
+        wanted, original = torch.where(new < 0, -1, new + added), rows + added
+        if wanted.dim() <= self._marks[ids][0].dim() and len(wanted.unique()) == len(original.unique()) == 1:
             wanted, original = wanted.flatten()[0], original.flatten()[0]
         constant = self._builder.add("Constant", (), attrs={"value": constant_of(wanted)}, module=op.module)[0]
-        attrs = {"original": constant_of(original)}
+        attrs, named = {"original": constant_of(original)}, () if negated else op.outputs
+        same = self._builder.add("IsRow", (ids, constant), attrs=attrs, module=op.module, outputs=named)
         if negated:
-            same = self._builder.add("IsRow", (ids, constant), attrs=attrs, module=op.module)
             self._builder.add("Not", same, module=op.module, outputs=op.outputs)
-        else:
-            self._builder.add("IsRow", (ids, constant), attrs=attrs, module=op.module, outputs=op.outputs)
 
     def _compared(self, op: Op) -> tuple[str, torch.Tensor, bool] | None:
-        """The ids that an op compares, with which rows of their tables, and whether it asks for others than these."""
+        """The ids that an op compares, with which rows of the data's tables, and whether it asks for others than these."""
         ids = next(name for name in op.inputs if name in self._marks)
-        rows, rest = self._rows(ids, torch.zeros(()))
+        zero = torch.zeros((), dtype=torch.int64)
         if op.type == "Not" or (op.type == "Cast" and op.attrs["to"] == "bool"):
-            return None if rest.any() else (ids, rows, op.type == "Cast")
-        other = next((name for name in op.inputs if name in self._known), "")
-        if len(op.inputs) != 2 or not other or self._known[other].is_floating_point():
-            return None
-        rows, _ = self._rows(ids, self._known[other])
+            return None if (self._marks[ids][0] & _ADDED).any() else (ids, zero, op.type == "Cast")
         if op.type in ("Equal", "NotEqual"):
-            return ids, rows, op.type == "NotEqual"
-        type = _FLIPPED.get(op.type, "") if ids == op.inputs[1] else op.type
-        beside, negated = _AGAINST_ZERO.get(type, (None, False))
-        return (ids, torch.zeros_like(rows), negated) if beside is not None and bool((rows == beside).all()) else None
+            numbers = self._beside(op)
+            return None if numbers is None else (ids, self._rows(ids, numbers), op.type == "NotEqual")
+        if self._is_of_order(op) and self._splits_behind_zero(op):
+            _, is_yes = _ORDERS[self._order(op)]
+            return ids, torch.zeros_like(self._rows(ids, zero)), is_yes
+        return None
+
+    def _beside(self, op: Op) -> torch.Tensor | None:
+        """The whole numbers that an op of two inputs has beside ids, where no batch changes them."""
+        found = [self._known[name] for name in op.inputs if name in self._known]
+        return found[0].to(torch.int64) if len(found) == 1 and not found[0].is_floating_point() else None
+
+    def _is_of_order(self, op: Op) -> bool:
+        return op.type in _ORDERS and self._beside(op) is not None
+
+    def _order(self, op: Op) -> str:
+        """The order that an op asks for, with ids on its left."""
+        return op.type if op.inputs[0] in self._marks else _FLIPPED[op.type]
+
+    def _first_beyond(self, op: Op) -> set[int]:
+        """Of an order of ids and numbers, the first row on the other side of each number: 0, -1 for none of a table, and 1 for any other."""
+        ids, numbers = next(name for name in op.inputs if name in self._marks), self._beside(op)
+        assert numbers is not None
+        new, rows, _ = self._renumbered(ids, self._rows(ids, numbers + _ORDERS[self._order(op)][0]))
+        return set(torch.where(new < 0, -1, (rows > 0).to(torch.int64)).flatten().tolist())
+
+    def _splits_behind_zero(self, op: Op) -> bool:
+        """Whether an order of ids and numbers tells row 0 from all others."""
+        ids, numbers = next(name for name in op.inputs if name in self._marks), self._beside(op)
+        assert numbers is not None
+        return bool((self._rows(ids, numbers + _ORDERS[self._order(op)][0]) == 1).all())
+
+    def _rows(self, ids: str, numbers: torch.Tensor) -> torch.Tensor:
+        """The rows of the data's tables that numbers are beside ids, int64[1, ...]."""
+        return numbers - (self._marks[ids][0][:1] & _ADDED)
+
+    def _renumbered(self, ids: str, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The new numbers of rows beside ids, -1 for what is none; the rows, and what the model has added to ids, in the same shape."""
+        marks = self._marks[ids][0][:1]
+        tables, rows, added = torch.broadcast_tensors(marks >> _TABLES, rows, marks & _ADDED)
+        pairs = zip(tables.flatten().tolist(), rows.flatten().tolist(), strict=True)
+        new = [self._renumber(self._tables[table - 1], row) for table, row in pairs]
+        return torch.tensor(new).reshape(rows.shape), rows, added
 
 
-def _marked(net: Net, columns: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The inputs of a net that are ids, as markers of their columns."""
-    first = 1
-    for name, tables in columns.items():
-        numbers = torch.arange(first, first + len(tables)) << _SHIFT
-        first += len(tables)
-        if name in net.blobs:
-            shape = [d.at(_BATCH) if isinstance(d, BatchDim) else d for d in net.blobs[name].shape]
-            yield name, (numbers if len(tables) > 1 else numbers.reshape(())).expand(shape).clone()
+def _marked(net: Net, numbers: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, Marks]]:
+    """The inputs of a net that are ids, as markers of their tables, which have these numbers."""
+    for name, of_columns in numbers.items():
+        if name not in net.blobs:
+            continue
+        shape = [d.at(_BATCH) if isinstance(d, BatchDim) else d for d in net.blobs[name].shape]
+        tables = torch.tensor(of_columns if len(of_columns) > 1 else of_columns[0]).expand(shape) << _TABLES
+        places = torch.arange(tables.numel()).reshape(shape) % (_MOST_PLACES + 1)
+        yield name, (tables + (places << _PLACES), tables + ((_MOST_PLACES - places) << _PLACES))
 
 
 def _is_constant(op: Op, net: Net) -> bool:
