@@ -306,8 +306,9 @@ class RunningRole:
         )
 
     def lost(self, role: str, incarnation: int) -> None:
-        """A role is gone, and will be begun again as this incarnation: nobody waits for it."""
+        """A role is gone, and will be begun again as this incarnation: nobody waits for it, and who waits for what it was to do waits from now on."""
         self._network.lost(role)
+        self.patience.renew()
         if self.server and role_of(role) == TRAINER:
             self.server.forget(*Role.parse(role).place, incarnation)
 

@@ -296,7 +296,8 @@ class Launching:
         """Roles that are of no use any more are ended, but for one or the other that is not reached: it goes on for a while beside those of the next try."""
         self.is_over = True
         if isinstance(error, PeerLost):
-            self._rules.fails(error, only_replaced=self._has_only_replaced or self._is_needless)
+            needless = self._is_needless and not _comes_of_a_lost_message(error)
+            self._rules.fails(error, only_replaced=self._has_only_replaced or needless)
         elif isinstance(error, CheckpointError) and any(role.has_failed and role.incarnation for role in self.roles):
             raise Violation(f"a run ends, though all could begin again: {error}")
         draw, at_once = self._world.draw, isinstance(error, PeerLost)
@@ -318,3 +319,10 @@ class Launching:
 
     def _note(self, text: str) -> None:
         self._world.note(self._process, "%s", text)
+
+
+def _comes_of_a_lost_message(error: PeerLost) -> bool:
+    """Whether a launcher had missed what a role said before it heard of a death, which it tells of in its place."""
+    return isinstance(error.__cause__, PeerLost) and "a message between it and the launcher is lost" in str(
+        error.__cause__
+    )

@@ -84,6 +84,7 @@ class Role:
         self.reader_error: Exception | None = None
         self.is_warm = False
         self.has_failed = False
+        self.renewals = 0  # of its waits
         self.parts: Parts | None = None
         self._obeying: Obeying | None = None
         self._orders: deque[Order] = deque()
@@ -288,7 +289,8 @@ class Role:
         """Begin to work."""
 
     def lost(self, role: str, incarnation: int) -> None:
-        """A role is gone, and will be begun again: nothing is sent to it."""
+        """A role is gone, and will be begun again: nothing is sent to it, and who waits, waits from now on."""
+        self.renewals += 1
         self.wires.lost(self.process, role)
 
     def found(self, role: str, book: dict[str, str]) -> None:

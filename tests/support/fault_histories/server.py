@@ -259,10 +259,12 @@ class Rounds:
 
     def _give_up_later(self, state: Any) -> None:
         self._waits += 1
-        this, missing = self._waits, ", ".join(self.machine.engine.missing(state))
+        this, missing, renewals = self._waits, ", ".join(self.machine.engine.missing(state)), self._role.renewals
 
         def look() -> None:
-            if self._waits == this:
+            if self._waits == this and self._role.renewals != renewals:
+                self._give_up_later(state)
+            elif self._waits == this:
                 self._role.fail(
                     PeerLost(f"{self.machine.endpoint}: no answer from {missing} to round {state.context.step}")
                 )

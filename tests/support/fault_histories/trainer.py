@@ -128,10 +128,12 @@ class Replica:
 
     def _give_up_later(self, what: str) -> None:
         self._waits += 1
-        this = self._waits
+        this, renewals = self._waits, self._trainer.renewals
 
         def look() -> None:
-            if self._waits == this:
+            if self._waits == this and self._trainer.renewals != renewals:
+                self._give_up_later(what)
+            elif self._waits == this:
                 self._trainer.fail(PeerLost(f"{self.machine.endpoint}: {what}"))
 
         self._world.later(self._trainer.patience, self._trainer.process, look)
