@@ -65,7 +65,7 @@ def captured(check: str) -> Model:
 @pytest.mark.parametrize(("check", "lines"), [("of_a_batch", (3, 4)), ("of_a_parameter", (7, 8)), ("raised", (11, 14))])
 def test_errors_that_values_raise_are_left_out_and_it_is_said(check: str, lines: tuple[int, int]) -> None:
     model = captured(check)
-    assert model.compare(Options()) == ()
+    assert model.compare(Options()).notes == ()
     told = ", ".join(f"checks.py:{line}" for line in lines)
     assert model.captured.notes == (
         f"forward() raises errors by what values are ({told}): no net does; check the data before",

@@ -140,7 +140,7 @@ def check(*then: Forward, of_others: bool = False) -> None:
         logit="",
         label="",
     )
-    assert model.compare(Options()) == ()
+    assert model.compare(Options()).notes == ()
     assert any("depend on each other" in note for note in model.captured.notes) == of_others
 
 
@@ -247,4 +247,4 @@ def test_elements_that_a_mask_scatters_are_pytorchs(name: str) -> None:
         with torch.no_grad():
             torch.testing.assert_close(interpret(captured.net, values, given, batch), module(**given))
     model = capture_model(module, schema=CRITEO, example_inputs=example, logit="", label="")
-    assert model.compare(Options()) == ()
+    assert model.compare(Options()).notes == ()

@@ -89,7 +89,7 @@ def rows_of(classes: dict[str, Any]) -> nn.Module:
 def test_pooled_features_have_the_loss_and_gradients_of_pytorch(classes: dict[str, Any]) -> None:
     model = Pooled(bags(classes))
     found = capture_model(model, schema=SCHEMA, example_inputs=example(), logit="", label="")
-    assert found.compare(Options()) == ()
+    assert found.compare(Options()).notes == ()
     net = found.captured.net
     assert net.inputs == ("dense", "sparse", "seen", "seen_length", "pair", "words", "words_offsets")
     tables = [name for name, p in net.parameters.items() if p.kind == "table"]
@@ -101,7 +101,7 @@ def test_pooled_features_have_the_loss_and_gradients_of_pytorch(classes: dict[st
 def test_sequences_of_rows_have_the_loss_and_gradients_of_pytorch(classes: dict[str, Any]) -> None:
     model = Sequence(rows_of(classes))
     found = capture_model(model, schema=SCHEMA, example_inputs=example(), logit="", label="")
-    assert found.compare(Options()) == ()
+    assert found.compare(Options()).notes == ()
 
 
 def test_the_model_is_left_as_it_was(classes: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ def test_an_example_may_be_a_keyed_jagged_tensor(classes: dict[str, Any]) -> Non
 
     found = capture_model(Both(), schema=CRITEO, example_inputs={"features": features}, logit="", label="")
     assert found.captured.net.inputs == ("user", "user_offsets", "item", "item_offsets")
-    assert found.compare(Options()) == ()
+    assert found.compare(Options()).notes == ()
 
 
 def test_keys_are_in_the_order_of_the_example(classes: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ def test_keys_are_in_the_order_of_the_example(classes: dict[str, Any]) -> None:
             return self.top(self.ebc(features)["item"]).squeeze(1)
 
     found = capture_model(Ordered(), schema=CRITEO, example_inputs={"features": features}, logit="", label="")
-    assert found.compare(Options()) == ()
+    assert found.compare(Options()).notes == ()
 
 
 FILE = """

@@ -141,4 +141,4 @@ def test_inputs_have_the_names_of_arguments_in_whatever_letters() -> None:
     model = capture_model(Named(), schema=CRITEO, example_inputs=inputs, logit="", label="")
     net = model.captured.net
     assert {name: net.blobs[name].shape[1:] for name in net.inputs} == {"A": (4,), "a": (1,), "Items": (1,)}
-    assert model.compare(Options()) == ()
+    assert model.compare(Options()).notes == ()

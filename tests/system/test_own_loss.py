@@ -93,7 +93,7 @@ def test_a_loss_of_the_models_own_follows_pytorch(
         batch_size=BATCH, net_replicas=1, loss="own", dense_optimizer="adam", sparse_optimizer="sgd", dense_lr=0.01, sparse_lr=0.05
     )  # fmt: skip
     captured = capture(model, EXAMPLE, logit=logit, own_loss=True)
-    assert check(captured, TorchReference(model, captured, logit), EXAMPLE, options) == ()
+    assert check(captured, TorchReference(model, captured, logit), EXAMPLE, options).notes == ()
     plan = compile_net(
         captured, this_machine(group_ps=group_ps, sparse_ps=sparse_ps), options, name="own", solver="rules",
         tagger=scatter(seed, trainer_may_hold_weights=True),
