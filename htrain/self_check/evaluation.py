@@ -116,10 +116,10 @@ class EvaluationCheck:
         )
         if self._options.loss == "bce" and not ours.evaluates_probability and all(map(_are_probabilities, seen)):
             raise ModelError(
-                "it gives a logit in training, and in evaluation probabilities that are no torch.sigmoid of one"
+                "forward() gives a logit in training, and in evaluation probabilities that are no torch.sigmoid of one: return that"
             )
         if self._options.loss == "bce_probability" and not all(map(_are_probabilities, seen)):
-            raise ModelError("it gives a probability in training, and in evaluation something else")
+            raise ModelError("forward() gives a probability in training, and in evaluation something else")
 
 
 class _CannotBeAskedError(Exception):

@@ -14,10 +14,8 @@ Renumber = Callable[[str, int], int]
 
 _BATCH = 2
 _LOOKUPS = ("Dedupe", "MaskPlaces")  # which lookups are lowered to
-_TABLES, _PLACES = (
-    52,
-    40,
-)  # a marker is the number of a table from 1 on, a place, and what a model adds to ids: of each the first bit
+# A marker is the number of a table, from 1 on, a place, and what a model adds to ids: of the first two the lowest bit
+_TABLES, _PLACES = 52, 40
 _MOST_PLACES = (1 << (_TABLES - _PLACES)) - 1
 _ADDED = (1 << _PLACES) - 1
 _ORDERS = {"Greater": (1, True), "GreaterOrEqual": (0, True), "Less": (0, False), "LessOrEqual": (1, False)}

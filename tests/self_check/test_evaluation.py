@@ -103,7 +103,7 @@ NOT: Mapping[str, tuple[Forward, str]] = {
     ),
     "probabilities": (
         lambda m, y, ids: m.score(y, ids) if m.training else 1 / (1 + torch.exp(-m.score(y, ids))),
-        r"\(it gives a logit in training, and in evaluation probabilities that are no torch.sigmoid of one\)",
+        r"\(forward\(\) gives a logit in training, and in evaluation probabilities that are no torch.sigmoid of one: return that\)",
     ),
     "scores": (
         lambda m, y, ids: m.score(y, ids) if m.training else (m.score(3 * y, ids), m.score(2 * y, ids)),
