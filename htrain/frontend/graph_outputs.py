@@ -11,6 +11,7 @@ from torch.utils import _pytree
 
 from htrain.errors import ModelError
 
+SCORED = "a number for each example, to be scored"
 _OURS = ("score", "label", "logit", "loss")
 
 
@@ -58,21 +59,24 @@ def logit_of(program: ExportedProgram, logit: str | int) -> fx.Node:
 
 
 def evaluated_of(program: ExportedProgram, logit: str | int) -> fx.Node:
-    """What is scored in evaluation: as `logit_of`, or the one number for each example, where there is one and a name was not asked for, or is of training.
+    """What is scored in evaluation: as `logit_of`, or the one number for each example, where a name was not asked for, or is of training.
 
     Raises ModelError where it is not clear which that is.
     """
     names, outputs = _named_outputs(program)
-    if str(logit) in names or (str(logit).isdigit() and int(logit) < len(outputs)):
-        outputs = [logit_of(program, logit)]
-    shapes = [tuple(node.meta["val"].shape[1:]) if node.meta["val"].dim() else None for node in outputs]
-    scores = [node for node, shape in zip(outputs, shapes, strict=True) if shape in ((), (1,))]
+    if len(outputs) == 1 or str(logit) in names or (str(logit).isdigit() and int(logit) < len(outputs)):
+        return outputs[0] if len(outputs) == 1 else logit_of(program, logit)
+    scores = [node for node in outputs if is_score(node)]
     if len(scores) != 1:
         choices = "of which none is" if not scores else "and it is not clear which is"
-        raise ModelError(
-            f"forward() returns {', '.join(names)} in evaluation, {choices} a number for each example, to be scored"
-        )
+        raise ModelError(f"forward() returns {', '.join(names)} in evaluation, {choices} {SCORED}")
     return scores[0]
+
+
+def is_score(output: fx.Node) -> bool:
+    """Whether an output is one number for each example."""
+    shape = output.meta["val"].shape
+    return len(shape) > 0 and tuple(shape[1:]) in ((), (1,))
 
 
 def name_of(program: ExportedProgram, output: fx.Node) -> str:

@@ -16,7 +16,9 @@ from htrain.frontend.aten_ops import ARGUMENT_CURES, CURES, IGNORED, handler_of
 from htrain.frontend.captured import Captured, without_gradients
 from htrain.frontend.draws import Drawn, draws_of, in_evaluation
 from htrain.frontend.graph_outputs import (
+    SCORED,
     evaluated_of,
+    is_score,
     logit_of,
     name_of,
     needed_for,
@@ -105,7 +107,9 @@ def _evaluation(
     example_inputs: Mapping[str, torch.Tensor],
     trained: Captured,
 ) -> Captured:
-    """The program of evaluation. Raises ModelError where it takes a parameter, or an input, that `trained` has not, or a table as a whole."""
+    """The program of evaluation. Raises ModelError where it takes a parameter, or an input, that `trained` has not, a table as a whole, or scores nothing."""
+    if not is_score(outputs[-1]):
+        raise ModelError(f"what forward() returns in evaluation ({name_of(program, outputs[-1])}) is not {SCORED}")
     found = _translated(program, model, example_inputs, outputs, Drawn(always=True), held=trained.net)
     net, held = found.net, trained.net
     needed = only_needed(net)

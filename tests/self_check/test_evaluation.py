@@ -111,7 +111,7 @@ NOT: Mapping[str, tuple[Forward, str]] = {
     ),
     "scores of all": (
         lambda m, y, ids: m.score(y, ids) if m.training else y @ m.table.weight.T,
-        r"\(forward\(\) returns 0 in evaluation, of which none is a number for each example",
+        r"\(what forward\(\) returns in evaluation \(0\) is not a number for each example",
     ),
     "by values": (
         lambda m, y, ids: m.score(2 * y if m.training or y.sum() > 100 else y, ids),
