@@ -90,9 +90,11 @@ def _is_one_for_all(shape: Shape, wanted: Shape) -> bool:
 
 
 def select(t: Translation, call: Call) -> None:
-    """masked_select(x, mask): the elements, one after another, of what x and the mask are together where the mask is true."""
+    """masked_select(x, mask): the elements, one after another, of both together where the mask is true. Raises ModelError without one batch."""
     source, mask = call.args
     shape = _together(t.shape(source), t.shape(mask))
+    if sum(isinstance(d, BatchDim) for d in shape) != 1:
+        raise refuse(t, call, _ONE_BATCH)
     name, of_mask = (t.broadcast(call.node, t.blob(node), shape) for node in (source, mask))
     places = t.step(call.node, "FlatNonZero", (of_mask,))
     t.pick(call.meta["val"].shape[0], places)

@@ -57,11 +57,16 @@ def _hooks(model: nn.Module) -> Iterator[str]:
 
 
 def _check_memory(model: nn.Module) -> None:
-    """Raises ModelError for parameters that share memory: PyTorch steps them twice, and here they would be two weights."""
+    """Raises ModelError for parameters that share memory, which PyTorch steps twice and which here would be two weights, and for sparse ones."""
     owners: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or not parameter.numel():
             continue
+        if parameter.layout != torch.strided:
+            raise ModelError(
+                f"parameter '{name}' is a sparse tensor that is trained: train its values, and make it of them in forward(), by "
+                f"torch.sparse_coo_tensor(places, values, size); one that stays as it is: register_buffer('{name}', ...)"
+            )
         other = owners.setdefault(_memory(parameter), name)
         if other != name:
             raise ModelError(

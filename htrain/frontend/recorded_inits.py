@@ -42,7 +42,7 @@ class Recorder(TorchDispatchMode):
 
     def _keep(self, tensor: torch.Tensor, init: Init | None) -> None:
         self._inits.pop(_storage(tensor), None)
-        if init is not None:
+        if init is not None and tensor.layout == torch.strided:
             self._inits[_storage(tensor)] = init
 
     def _forget(self, result: Any, args: tuple) -> None:
@@ -53,6 +53,8 @@ class Recorder(TorchDispatchMode):
                 self._inits.pop(_storage(made), None)
 
     def _filled(self, tensor: torch.Tensor, init: Init) -> None:
+        if tensor.layout != torch.strided:
+            return
         key = _storage(tensor)
         whole = self._inits.get(key)
         size = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
@@ -69,7 +71,8 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    """A number that is the same for tensors in one piece of memory; -1, of which nothing is kept, for a sparse one."""
+    return -1 if tensor.layout != torch.strided else int(tensor.untyped_storage()._cdata)
 
 
 def _number(args: tuple, kwargs: dict, position: int, name: str, default: float) -> float:

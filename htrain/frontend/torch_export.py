@@ -20,6 +20,7 @@ from htrain.frontend.batch_casts import symbolic_casts
 from htrain.frontend.batch_parts import BatchParts
 from htrain.frontend.blame import Guards, noted_guards, place_of
 from htrain.frontend.custom_functions import traced_functions
+from htrain.frontend.drawn_picks import DrawnPicks
 from htrain.frontend.dropouts import Dropouts
 from htrain.frontend.formulas import Formulas
 from htrain.frontend.gradient_rules import GradientRules
@@ -183,6 +184,7 @@ def _traced(
         torch.enable_grad(),
         GradientRules(),
         SparseProducts(),
+        DrawnPicks(),
         BatchParts(),
         Dropouts(),
         Formulas(),

@@ -58,7 +58,7 @@ def capture(
     draws = draws_of(needed_for(program, outputs))
     for_loss = bool(draws) and not draws_of(needed_for(program, outputs[-1:]))
     translated = partial(_translated, program, model, example_inputs, outputs)
-    if not draws or not any(module.training for module in model.modules()):
+    if not draws or not any(module.training for module in model.modules()) or not is_score(outputs[-1]):
         return translated(Drawn(always=True, for_loss=for_loss))
     try:
         evaluated = _in_evaluation(model, example_inputs, logit, own_loss=own_loss)

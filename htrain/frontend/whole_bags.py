@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 
 import torch
 from torch.nn import functional as F
@@ -69,6 +69,7 @@ def whole_bags() -> Iterator[None]:
     original, original_rows = F.embedding_bag, F.embedding
     _library()
 
+    @wraps(original_rows)
     def bounded(
         input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
         scale_grad_by_freq: bool = False, sparse: bool = False,
@@ -82,6 +83,7 @@ def whole_bags() -> Iterator[None]:
             )
         return torch.ops.htrain.bounded_rows(rows, max_norm)
 
+    @wraps(original)
     def whole(
         input: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor | None = None, max_norm: float | None = None, norm_type: float = 2,
         scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: torch.Tensor | None = None,

@@ -187,8 +187,8 @@ def _are_alike(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
 
 
 def _parameters(module: nn.Module, captured: Captured) -> tuple[dict[str, nn.Parameter], dict[str, list[Slot]]]:
-    """Every parameter once, by the name that the net has for it, and where modules keep it. Masks and places, which the net has as constants, stay as
-    they are.
+    """Every parameter once, by the name that the net has for it, and where modules keep it. Masks, places and sparse matrices, which the net has as constants,
+    stay as they are.
     """
     names: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -199,7 +199,11 @@ def _parameters(module: nn.Module, captured: Captured) -> tuple[dict[str, nn.Par
         for key, value in owner._parameters.items():
             if value is not None:
                 slots[names[id(value)]].append((owner._parameters, key))
-    drawn = [p for p in module.parameters() if p.is_floating_point() or names[id(p)] in captured.net.parameters]
+    drawn = [
+        p
+        for p in module.parameters()
+        if (p.is_floating_point() and p.layout == torch.strided) or names[id(p)] in captured.net.parameters
+    ]
     return {names[id(p)]: p for p in drawn}, {names[id(p)]: slots[names[id(p)]] for p in drawn}
 
 

@@ -15,6 +15,7 @@ from htrain.frontend.load import LoadedModel, load_model
 from htrain.frontend.recorded_inits import Recorder
 from htrain.frontend.torch_model import capture
 from htrain.net.net import Init
+from tests.frontend.test_torch_model import interpret
 
 HEAD = """
 import torch
@@ -89,6 +90,23 @@ def test_beside_what_needs_values_large_tables_still_take_no_memory(tmp_path: Pa
     assert model.module.e.weight.is_meta
     assert model.inits["e.weight"] == Init("normal", (0.0, 1.0), zero_rows=(0,))
     assert float(model.module.w) == 0.5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.g = torch.sparse_coo_tensor([[0, 2], [1, 0]], [3.0, 4.0], (13, 13)).coalesce()",
+        "self.register_buffer('g', (torch.eye(13) * torch.arange(13)).to_sparse_csr())",
+        "self.g = nn.Parameter(torch.zeros(13, 13).to_sparse(), requires_grad=False)",
+        "self.g = torch.sparse.FloatTensor(torch.zeros(2, 1).long(), torch.ones(1), (13, 13)).mul(2).t()",
+    ],
+)
+def test_a_factory_may_make_a_sparse_matrix(line: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, line, "(self.g @ dense.T).sum(0)")
+    x = torch.rand(4, 13)
+    net = capture(model.module, model.example_inputs).net
+    values = {name: value.detach() for name, value in model.module.named_parameters()}
+    torch.testing.assert_close(interpret(net, values, {"dense": x}, 4).flatten(), model.module(x).detach().flatten())
 
 
 def test_a_large_parameter_that_is_set_in_an_unknown_way_is_refused_at_once(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ CASES: dict[str, tuple[nn.Module, str]] = {
     "as many classes as there are": (Model(lambda m, x: x + F.one_hot(x[:, 0].long()).sum()), r"^forward\(\) calls F.one_hot\(\) without num_classes, "),
     "complex weights": (Model(lambda m, x: x + (m.w * x).real, w=IMAGINARY), "^parameter 'w' is complex64: keep its parts, .*view_as_real"),
     "complex numbers": (Model(lambda m, x: torch.complex(x, x).roll(1, 1).real), r"^aten.roll.default .*: htrain has no such op of complex numbers"),
+    "a trained sparse matrix": (Model(lambda m, x: x @ m.w, w=nn.Parameter(torch.eye(4).to_sparse())), "^parameter .w. is a sparse tensor that is trained"),
     "wrong widths": (Model(lambda m, x: x @ torch.ones(3, 3)), r"cannot capture Model: RuntimeError: .* \(in its forward\(\), \S+test_refusals.py:\d+\)"),
 }  # fmt: skip
 
