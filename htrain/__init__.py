@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from htrain.ops.base import Cost, OpDef, RowChange
     from htrain.ops.user_ops import register
     from htrain.plan.plan import Plan
-    from htrain.preparing import advise, collisions, features, pack, partition, vocabulary
+    from htrain.preparing import advise, collisions, describe, features, pack, partition, vocabulary
     from htrain.publishing.reading import Published
     from htrain.serving import serve
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
@@ -55,8 +55,8 @@ __all__ = [
     "ConstantRate", "CosineDecay", "Cost", "DenseSync", "Easgd", "Elsewhere", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LazyMomentum",
     "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowChange",
     "RowwiseAdagrad", "RowwiseAdam", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile",
-    "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve", "simulate",
-    "size", "vocabulary",
+    "describe", "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve",
+    "simulate", "size", "vocabulary",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -67,7 +67,9 @@ _HOMES = {
     **dict.fromkeys(("predict", "export"), "htrain.trained"),
     "simulate": "htrain.api",
     "size": "htrain.api",
-    **dict.fromkeys(("advise", "partition", "pack", "features", "vocabulary", "collisions"), "htrain.preparing"),
+    **dict.fromkeys(
+        ("advise", "partition", "pack", "features", "describe", "vocabulary", "collisions"), "htrain.preparing"
+    ),
     "serve": "htrain.serving",
     "Cluster": "htrain.spec.cluster",
     "Options": "htrain.spec.options",

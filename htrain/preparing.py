@@ -26,6 +26,8 @@ from htrain.data import Dataset, open_data
 from htrain.data.address import path_of
 from htrain.data.collisions import CollisionReport, collisions_of
 from htrain.data.described import inputs_of_table, open_table
+from htrain.data.draft import Draft, draft_of
+from htrain.data.first_rows import FirstRows
 from htrain.data.formats.packed import Totals
 from htrain.data.layout import Layout, layout_of, load_layout
 from htrain.data.malformed import Malformed
@@ -33,6 +35,7 @@ from htrain.data.pack import pack as pack_rows
 from htrain.data.pack import pack_table
 from htrain.data.pack_by_partition import PackedParts, pack_by_partition
 from htrain.data.partition_file import PartitionFile
+from htrain.data.source import first_rows
 from htrain.data.streamed import arrow_of, is_stream, open_stream
 from htrain.data.vocabulary_file import Limits, Vocabularies, write_vocabulary
 from htrain.errors import UsageError
@@ -147,6 +150,27 @@ def features(data: Any, *, schema: str | Path | Mapping[str, Any]) -> dict[str, 
     return inputs_of_table(*_table("features", data, schema))
 
 
+def describe(data: Any, *, label: str = "", rows: int = 1_000_000) -> Draft:
+    """Draft the schema of `data` from what its first `rows` rows look like: csv or parquet (`FORMAT:PATH`), or a table in memory that Arrow takes.
+
+    Its `text` is a schema file, which says beside each column what was seen there, for a person to look over; `schema=` takes what it holds, too. The label
+    is the column of that name; without, that of 0 and 1 which is called as labels are, or the only one.
+
+        Path("schema.yaml").write_text(htrain.describe("parquet:clicks.parquet").text)
+
+    Raises DataError for data that cannot be read, and where it is not clear which column is the label, UsageError for arguments out of bounds, and for what
+    is no table.
+    """
+    require_arguments("describe", label=label, rows=rows)
+    if isinstance(data, str):
+        return draft_of(first_rows(data, rows), label=label, name=data)
+    kind = type(data).__name__
+    table = _as_table("describe", data, None, "FORMAT:PATH, or a table")
+    return draft_of(
+        FirstRows(table.slice(0, rows), table.num_rows <= rows, {}), label=label, name=f"a {kind} in memory"
+    )
+
+
 def vocabulary(
     data: str,
     *,
@@ -210,16 +234,20 @@ def _layout(function: str, data: Any, schema: str | Path | Mapping[str, Any]) ->
 
 def _table(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> tuple[pa.Table, Layout, str]:
     """A table in memory with its layout, and what messages call it. Raises UsageError for what is no table, DataError for a schema that is none."""
-    kind = type(data).__name__
     layout = _layout(function, data, schema)
     wanted = "FORMAT:PATH, or a table, or batches of one," if function == "pack" else "a table"
+    return _as_table(function, data, layout.columns, wanted), layout, f"a {type(data).__name__} in memory"
+
+
+def _as_table(function: str, data: Any, columns: Sequence[str] | None, wanted: str) -> pa.Table:
+    """A table in memory, of these columns or of all. Raises UsageError for what is none."""
     try:
-        table = data if isinstance(data, pa.Table) else arrow_of(data, layout.columns)
+        return data if isinstance(data, pa.Table) else arrow_of(data, columns)
     except (TypeError, ValueError, pa.ArrowException) as error:
+        told = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"{function}: data is a {kind}: want {wanted} that Arrow takes ({' '.join(str(error).split())[:200]})"
+            f"{function}: data is a {type(data).__name__}: want {wanted} that Arrow takes ({told})"
         ) from error
-    return table, layout, f"a {kind} in memory"
 
 
 def advise(

@@ -1,4 +1,4 @@
-"""The commands that write data, and count it: `htrain data synth`, `pack`, `vocabulary`, `collisions`."""
+"""The commands that write data, and count it: `htrain data synth`, `describe`, `pack`, `vocabulary`, `collisions`."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,7 +15,7 @@ from htrain.cli.flags import Command, FilePath, Finite, Function, json_flag, mal
 
 @click.group()
 def data() -> None:
-    """Make data, and data that is read faster; count the values of ids."""
+    """Describe data, make it, and make it fast to read; count the values of ids."""
 
 
 @data.group()
@@ -57,6 +57,34 @@ def criteo(out: Path, part: str, as_json: bool, **options: Any) -> None:
     figures = synthetic.write_criteo(out, synthetic.Synthetic(first_block=first_block, **options))
     text = f"{out}: {options['rows']:,} rows; best reachable NE {figures.best_ne:.4f}, AUC {figures.best_auc:.4f}; positive rate {figures.positive_rate:.4f}"
     put({"path": str(out), **asdict(figures)}, text, as_json)
+
+
+@data.command(cls=Command)
+@click.argument("source")
+@click.option("--out", type=FilePath(), help="The schema file to write, which must not be there. [default: print it]")
+@click.option(
+    "--label", default="", metavar="NAME", help="The column of the label. [default: that of 0 and 1, by its name]"
+)
+@click.option(
+    "--rows", default=1_000_000, type=click.IntRange(1), help="Look at the first rows, so many. [default: 1000000]"
+)
+@json_flag
+def describe(source: str, out: Path | None, label: str, rows: int, as_json: bool) -> None:
+    """Draft the schema file of SOURCE, csv or parquet data, from what its columns look like: which are numbers, ids, lists and times. Look it over.
+
+    \b
+    htrain data describe parquet:clicks.parquet --out schema.yaml
+    htrain compile models/wide_deep.py --data parquet:clicks.parquet?schema=schema.yaml --out plan/
+    """
+    if out:
+        import_module("htrain.data.draft").require_new(out)
+    found = htrain.describe(source, label=label, rows=rows)
+    if out:
+        import_module("htrain.data.draft").write_draft(found, out)
+    told = import_module("htrain.report.drafted").drafted_text(found)
+    read_as = f"{source}?schema={out}"
+    text = f"{told}{out}: look it over, then read the data as {read_as}" if out else found.text
+    put({"path": str(out) if out else None, **to_builtins(found)}, text, as_json)
 
 
 @data.command(cls=Command)

@@ -26,8 +26,13 @@ def check_columns(path: TextPath | str, layout: Layout, names: Sequence[str]) ->
     for column in layout.columns:
         if column not in names:
             raise DataError(f"{path}: no column '{column}'; it has {', '.join(names[:40])}")
-        if names.count(column) > 1:
-            raise DataError(f"{path}: has {names.count(column)} columns called '{column}'")
+        require_one(path, column, names)
+
+
+def require_one(path: TextPath | str, column: str, names: Sequence[str]) -> None:
+    """Raises DataError for a column that is there twice."""
+    if names.count(column) > 1:
+        raise DataError(f"{path}: has {names.count(column)} columns called '{column}'")
 
 
 @dataclass(frozen=True)

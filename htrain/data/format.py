@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from htrain.data.arrow_rows import ToRows
+from htrain.data.first_rows import FirstRows
 from htrain.data.layout import Layout
 from htrain.data.reader import Dataset
 from htrain.errors import DataError
@@ -27,7 +28,8 @@ class Format:
 
     The file that `open` gets is there and not empty; that of a format that `is_local` is on this machine, others may be at an address. A format that
     `is_made` reads no file and gets an empty path. Several files of a format that `is_joined` are data, too, their rows one after another. Of a format that
-    `is_described`, a schema file says what columns are, read once for all files: its option is `schema`, and `open` gets a Described in place of the options.
+    `is_described`, a schema file says what columns are, read once for all files: its option is `schema`, and `open` gets a Described in place of the options,
+    and `first_rows` gives the first of a file (an AnyPath), as many as are wanted, when it has not been described yet.
     One that `is_text` has its rows in lines, read by a TextSource: lines that are appended to a file are rows behind those before (htrain.data.growth).
     """
 
@@ -41,6 +43,7 @@ class Format:
     is_local: bool = False
     is_described: bool = False
     is_text: bool = False
+    first_rows: Callable[[Any, int], FirstRows] | None = None
 
 
 def count_of(values: UriOptions, option: str, default: int) -> int:

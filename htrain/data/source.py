@@ -10,6 +10,7 @@ import pyarrow as pa
 from htrain.data.address import Address, AnyPath, is_address, no_such_file, path_of
 from htrain.data.arrow_rows import table_rows
 from htrain.data.files import Files, NoRows, files_at
+from htrain.data.first_rows import FirstRows, joined
 from htrain.data.format import Described, Format, UriOptions
 from htrain.data.formats import FORMATS
 from htrain.data.growth import Cut, Extent, FilePart
@@ -42,6 +43,31 @@ def open_data(uri: str, extent: Extent | None = None) -> Dataset:
     if extent and extent.cuts:
         dataset = replace(dataset, begun=_begun(extent.cuts, dataset.source))
     return ordered(held_out(dataset, part) if part else dataset, _only(others, OF_ORDER))
+
+
+def first_rows(uri: str, rows: int) -> FirstRows:
+    """The first `rows` rows of the data of a URI whose columns nobody has described yet. Raises DataError as `open_data` does, and for other data."""
+    format, place, values = _parts(uri)
+    if format.first_rows is None:
+        raise DataError(f"'{uri}': {format.name} data says itself what its columns are: want csv or parquet data")
+    if values:
+        raise DataError(f"'{uri}': option {min(values)} has no effect on what is described: leave it out")
+    found: list[FirstRows] = []
+    files = _files(format, place, uri)
+    for path in files:
+        with readable(path):
+            if not path.is_file():
+                raise DataError(f"{path if path.name else ''}: {no_such_file(path)} (from '{uri}')")
+            if _is_empty(path, format):
+                continue
+        part = format.first_rows(path, rows - sum(each.table.num_rows for each in found))
+        found.append(part)
+        if sum(each.table.num_rows for each in found) >= rows:
+            break
+    if not found:
+        raise DataError(f"{files[0]}: is empty")
+    first = joined(found, uri)
+    return first if len(found) == len(files) else replace(first, is_all=False)
 
 
 Watch = Callable[[pa.Table, Rows], None]  # of columns as they stand, and the rows that these are
@@ -77,7 +103,9 @@ def _only(values: UriOptions, names: Sequence[str]) -> dict[str, str]:
 
 def _schema_file(path: AnyPath, values: UriOptions) -> AnyPath:
     if "schema" not in values:
-        raise DataError(f"{path}: say which columns are what: ?schema=FILE.yaml")
+        raise DataError(
+            f"{path}: say which columns are what: ?schema=FILE.yaml (htrain data describe FORMAT:PATH --out FILE.yaml drafts one)"
+        )
     return path_of(values["schema"])
 
 

@@ -38,8 +38,9 @@ def open_stream(data: Any, layout: Layout, name: str) -> Dataset:
     return Dataset(StreamSource(given, layout, name), layout.schema, is_timed=bool(layout.time))
 
 
-def arrow_of(data: Any, columns: Collection[str]) -> pa.Table:
-    """A table of what Arrow takes for one. Of a DataFrame of pandas, which has columns of any Python objects, the others need be of no type that Arrow knows.
+def arrow_of(data: Any, columns: Collection[str] | None) -> pa.Table:
+    """A table of what Arrow takes for one. Of a DataFrame of pandas, which has columns of any Python objects, those that are not among
+    `columns`, where these are known, need be of no type that Arrow knows.
 
     Raises TypeError, ValueError and ArrowException.
     """
@@ -49,7 +50,7 @@ def arrow_of(data: Any, columns: Collection[str]) -> pa.Table:
         raise ValueError(_TOO_LARGE) from error
     except (TypeError, ValueError, pa.ArrowException):
         pandas = sys.modules.get("pandas")
-        if pandas is None or not isinstance(data, pandas.DataFrame):
+        if columns is None or pandas is None or not isinstance(data, pandas.DataFrame):
             raise
         return pa.table(data.loc[:, [str(name) in columns for name in data.columns]])
 

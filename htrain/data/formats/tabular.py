@@ -27,17 +27,19 @@ import pyarrow.parquet as pq
 
 from htrain.data.address import Address, AnyPath
 from htrain.data.arrow_rows import ToRows, table_rows
-from htrain.data.described import MAX_BLOCK_ROWS, check_columns, check_fields
+from htrain.data.described import MAX_BLOCK_ROWS, check_columns, check_fields, require_one
+from htrain.data.first_rows import FirstRows
 from htrain.data.format import Described, Format
 from htrain.data.layout import Layout
 from htrain.data.malformed import Malformed
 from htrain.data.prefix import TextPath
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
-from htrain.data.text import Fault, TextSource, open_text, read_line
+from htrain.data.text import Fault, TextSource, open_text, read_line, read_lines, readable
 from htrain.errors import DataError
 from htrain.jit import njit
 
+_HEAD_BYTES = 8 << 20  # of text that is read at once for its first rows
 _REASONS = ("", "has a quote that does not end on its line", "has a carriage return inside the line")
 
 
@@ -46,13 +48,17 @@ def open_csv(path: TextPath, described: Described) -> Dataset:
     layout = described.layout
     with open_text(path) as file:
         header = read_line(file, path)
-    try:
-        names = _names_in(header)
-    except (csv.Error, ValueError) as error:
-        raise DataError(f"{path}:1: want a line of column names: {' '.join(str(error).split())}") from error
+    names = _column_names(path, header)
     check_columns(path, layout, names)
     parse = partial(parse_csv, names=tuple(names), layout=layout, to_rows=described.to_rows)
     return Dataset(TextSource(path, parse, len(header)), layout.schema, is_timed=bool(layout.time))
+
+
+def _column_names(path: TextPath, header: bytes) -> list[str]:
+    try:
+        return _names_in(header)
+    except (csv.Error, ValueError) as error:
+        raise DataError(f"{path}:1: want a line of column names: {' '.join(str(error).split())}") from error
 
 
 def _names_in(header: bytes) -> list[str]:
@@ -248,7 +254,51 @@ def _parquet_file(path: AnyPath) -> pq.ParquetFile:
     return pq.ParquetFile(path, page_checksum_verification=True)
 
 
+def first_of_csv(path: AnyPath, rows: int) -> FirstRows:
+    """About the first `rows` rows of a CSV file, whose columns are text. Raises DataError for a file without a line of names, or that cannot be read."""
+    with readable(path), open_text(path) as file:
+        names = _column_names(path, read_line(file, path))
+        for name in names:
+            require_one(path, name, names)
+        parts: list[bytes] = []
+        while sum(part.count(b"\n") for part in parts) < rows and (part := read_lines(file, _HEAD_BYTES, path)):
+            parts.append(part)
+        is_all = not file.read(1)
+    data, _ = _readable_lines(np.frombuffer(b"".join(parts), np.uint8))
+    table, _ = _csv_table(data, names, names)
+    return FirstRows(table.slice(0, rows), is_all and table.num_rows <= rows, {})
+
+
+def first_of_parquet(path: AnyPath, rows: int) -> FirstRows:
+    """The first `rows` rows of a Parquet file. Raises DataError for what is none."""
+    try:
+        file = _parquet_file(path)
+        batches, count = [], 0
+        for batch in file.iter_batches(min(rows, 65536), use_threads=False):
+            batches.append(batch)
+            count += batch.num_rows
+            if count >= rows:
+                break
+        table = pa.Table.from_batches(batches, file.schema_arrow).slice(0, rows)
+        return FirstRows(table, file.metadata.num_rows <= rows, _largest(file))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from error
+
+
+def _largest(file: pq.ParquetFile) -> dict[str, int]:
+    """The largest number of each column of whole numbers, where all row groups say it."""
+    found: dict[str, int] = {}
+    groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+    for place in range(file.metadata.num_columns if groups else 0):
+        columns = [group.column(place) for group in groups]
+        told = [each.statistics.max for each in columns if each.is_stats_set and each.statistics.has_min_max]
+        numbers = [value for value in told if type(value) is int]
+        if len(numbers) == len(columns) and "." not in columns[0].path_in_schema:
+            found[columns[0].path_in_schema] = max(numbers)
+    return found
+
+
 FORMATS = (
-    Format("csv", open_csv, ("schema",), is_described=True, is_text=True),
-    Format("parquet", open_parquet, ("schema",), is_described=True),
+    Format("csv", open_csv, ("schema",), is_described=True, is_text=True, first_rows=first_of_csv),
+    Format("parquet", open_parquet, ("schema",), is_described=True, first_rows=first_of_parquet),
 )
