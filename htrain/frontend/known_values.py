@@ -5,7 +5,7 @@ torch.export takes the values of all tensors for those of a batch, so that `rang
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +47,9 @@ _SIZED = frozenset(
     {"view", "reshape", "expand", "repeat", "tile", "topk", "kthvalue", "narrow", "select", "split", "chunk", "unfold", "roll", "unflatten", "one_hot",
      "new_zeros", "new_ones", "new_full"}
 )  # fmt: skip  # which take tensors of one number in the place of numbers, behind their first argument
+_LOOKS = frozenset({"size", "stride", "dim", "numel", "storage_offset", "element_size", "is_inference", "is_conj", "is_neg", "is_floating_point", "is_complex",
+                    "is_contiguous", "_is_view", "untyped_storage", "__len__"})  # fmt: skip  # at what a tensor is, and not at its values
+_PARTS = frozenset({"T", "mT", "H", "mH", "data", "grad", "real", "imag", "_base"})  # attributes that are tensors
 _UNTOLD = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "set_", "resize_", "register_hook", "backward", "__set__"})  # fmt: skip
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator)
 _UNKNOWN = object()
@@ -107,8 +110,11 @@ class KnownValues(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given, name = dict(kwargs or {}), getattr(func, "__name__", "")
-        for tensor in _tensors((args, given)):
-            self._meet(tensor)
+        if name in _LOOKS or (name == "__get__" and func.__self__.__name__ not in _PARTS):
+            return func(*args, **given)
+        with torch._C.DisableTorchFunction():  # what is asked here is nothing of the model's
+            for tensor in _tensors((args, given)):
+                self._meet(tensor)
         if name in ("__getitem__", "__setitem__"):
             index = self._in_numbers(args[1])
             args = (args[0], self._in_places(index) if name == "__getitem__" else index, *args[2:])
@@ -153,7 +159,8 @@ class KnownValues(TorchFunctionMode):
     def _run(self, func: Any, args: Any, given: Any) -> Any:
         """What a function gives, and the value of that where it is known."""
         tensors = list(_tensors((args, given)))
-        versions = {id(tensor): tensor._version for tensor in tensors if self._is_known(tensor)}
+        with torch._C.DisableTorchFunction():
+            versions = {id(tensor): tensor._version for tensor in tensors if self._is_known(tensor)}
         try:
             result = func(*args, **given)
         except ModelError:
@@ -163,6 +170,13 @@ class KnownValues(TorchFunctionMode):
             if value is _UNKNOWN:
                 raise
             return self._taken(value, tensors)
+        with torch._C.DisableTorchFunction():
+            return self._noted(func, args, given, result, tensors, versions)
+
+    def _noted(
+        self, func: Any, args: Any, given: Any, result: Any, tensors: list[torch.Tensor], versions: Mapping[int, int]
+    ) -> Any:
+        """A result, or its value in its place; what is known of it, and what is not known any more of the `tensors` that it was made of."""
         made = list(_tensors(result))
         changed = [tensor for tensor in tensors if versions.get(id(tensor), tensor._version) != tensor._version]
         value = self._computed(func, args, given) if (made or changed) and all(map(_is_small, made)) else _UNKNOWN

@@ -182,7 +182,7 @@ def sparse_constants(model: nn.Module) -> Iterator[None]:
     kept: list[tuple[nn.Module, dict[str, Any], str, torch.Tensor]] = [
         (module, space, name, tensor)
         for module in model.modules()
-        for space in (vars(module)["_buffers"], vars(module)["_parameters"])
+        for space in _spaces(module)
         for name, tensor in space.items()
         if tensor is not None and _is_sparse(tensor) and not tensor.is_meta and not tensor.requires_grad
     ]
@@ -198,6 +198,11 @@ def sparse_constants(model: nn.Module) -> Iterator[None]:
         for space, order in orders:
             space.clear()
             space.update(order)
+
+
+def _spaces(module: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Where a module keeps buffers and parameters; one of torch.jit has something else than dicts in the place of these."""
+    return module._buffers, module._parameters
 
 
 def _is_sparse(x: Any) -> bool:
