@@ -16,7 +16,7 @@ from htrain.frontend.aten_index import INDEX
 from htrain.frontend.aten_matrix import MATRIX
 from htrain.frontend.aten_numbers import NUMBERS
 from htrain.frontend.aten_shapes import SHAPES, get_item
-from htrain.frontend.aten_torch import TORCH
+from htrain.frontend.aten_torch import TORCH, WHOLE
 from htrain.frontend.aten_training import GHOST, TRAINING
 from htrain.frontend.custom_functions import ARRIVING
 from htrain.frontend.translation import Translation, dtype_name
@@ -301,6 +301,7 @@ HANDLERS: dict[str, Handler] = {
     **BAGS,
     **GHOST,
     "htrain.bounded_rows.default": _bounded_rows,
+    **WHOLE,
     "<built-in function getitem>": get_item,
     ARRIVING: _arriving_gradient,
     TARGET: _user_op,

@@ -8,7 +8,7 @@ from torch import fx
 from htrain.frontend.aten_forms import Call, Handler, mixes_batch, refuse
 from htrain.frontend.translation import Translation
 from htrain.net.net import Attr
-from htrain.ops.torch_ops import TORCH_OPS, arguments_of, is_list, is_tensor, kind_of
+from htrain.ops.torch_ops import RECURRENT, TORCH_OPS, arguments_of, is_list, is_tensor, kind_of
 
 
 def _as_it_is(type: str) -> Handler:
@@ -75,3 +75,6 @@ def _check(t: Translation, call: Call, type: str, attrs: dict[str, Attr]) -> Non
 
 
 TORCH: dict[str, Handler] = {name: _as_it_is(type) for type, name in TORCH_OPS.items()}
+WHOLE: dict[str, Handler] = {  # what stands for them while a model is captured (htrain.frontend.whole_layers)
+    f"htrain.{TORCH_OPS[type].removesuffix('.input')}.default": _as_it_is(type) for type in RECURRENT
+}

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+_SYMBOLS = (torch.SymInt, torch.SymFloat)
+_PLAIN = frozenset({tuple, list, dict, str, set, frozenset, bytes, range})
+
 
 @contextmanager
 def symbolic_lengths() -> Iterator[None]:
@@ -22,6 +25,8 @@ def symbolic_lengths() -> Iterator[None]:
     original, largest, smallest = builtins.len, builtins.max, builtins.min
 
     def length(x: Any, /) -> Any:
+        if type(x) in _PLAIN:  # as torch's own code asks a hundred thousand times
+            return original(x)
         if isinstance(x, torch.Tensor) and x.dim() and isinstance(x.shape[0], torch.SymInt):
             return x.shape[0]
         own = getattr(type(x), "__len__", None)
@@ -42,7 +47,7 @@ def symbolic_lengths() -> Iterator[None]:
 
 def _extreme(original: Any, of_two: Any) -> Any:
     def extreme(*values: Any, **given: Any) -> Any:
-        symbols = any(isinstance(value, torch.SymInt | torch.SymFloat) for value in values)
+        symbols = any(type(value) in _SYMBOLS for value in values)
         if len(values) < 2 or given or not symbols or not all(map(_is_number, values)):
             return original(*values, **given)
         return reduce(of_two, values)

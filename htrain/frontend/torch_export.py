@@ -34,6 +34,7 @@ from htrain.frontend.sparse_products import SparseProducts, sparse_constants
 from htrain.frontend.tensor_length import symbolic_lengths
 from htrain.frontend.unchanged import unchanged
 from htrain.frontend.whole_bags import whole_bags
+from htrain.frontend.whole_layers import WholeLayers
 from htrain.ops.torch_ops import TORCH_OPS
 from htrain.ops.user_ops import whole_user_ops
 
@@ -183,6 +184,7 @@ def _traced(
     with (
         torch.enable_grad(),
         GradientRules(),
+        WholeLayers(),
         SparseProducts(),
         DrawnPicks(),
         BatchParts(),

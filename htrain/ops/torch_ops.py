@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from htrain.net.net import Blob, Op, numel
-from htrain.ops.base import Cost, OpDef, no_cost
+from htrain.ops.base import Cost, OpDef, Signature, infer_by_kernel, no_cost
 from htrain.ops.vjp import vjp_definition
 
 _ELEMENTWISE = {
@@ -148,6 +148,18 @@ def _recurrent_cost(op: Op, inputs: Sequence[Blob], outputs: Sequence[Blob], bat
     return Cost(2.0 * steps * sum(numel(b.shape, 1) for b in inputs[states:]), float(moved))
 
 
+def _recurrent_shapes(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Sequence[Signature]:
+    """Those of two steps, with as many steps as there are: torch goes through each, on the meta device, too."""
+    along = 1 if op.attrs.get("batch_first") else 0
+    x, *others = inputs
+    steps = x.shape[along] if len(x.shape) == 3 else 1
+    if not isinstance(steps, int) or steps <= 2:
+        return infer_by_kernel(definition, op, inputs)
+    short = replace(x, shape=(*x.shape[:along], 2, *x.shape[along + 1 :]))
+    (shape, dtype), *states = infer_by_kernel(definition, op, [short, *others])
+    return [((*shape[:along], steps, *shape[along + 1 :]), dtype), *states]
+
+
 _WRITTEN = ("Convolution", *RECURRENT)
 
 
@@ -161,7 +173,7 @@ DEFINITIONS = (
     replace(vjp_definition(_CONVOLUTION), kernel=_convolution_gradient),
     *(_definition(type, elementwise=True) for type in _ELEMENTWISE),
     *(_definition(type) for type in _OTHERS if type not in _WRITTEN),
-    *(_definition(type, cost=_recurrent_cost, work="batched") for type in RECURRENT),
+    *(_definition(type, cost=_recurrent_cost, work="batched", infer=_recurrent_shapes) for type in RECURRENT),
     *(_definition(type, gradient=None) for type in _WITHOUT_GRADIENT),
     *(_definition(type, cost=no_cost, work="none", view=True) for type in _VIEWS),
 )

@@ -341,8 +341,26 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
 def test_a_recurrent_layer_is_one_op_however_long_the_sequence(kind: type[nn.RNNBase]) -> None:
     torch.manual_seed(0)
-    net = check(Recurrent(kind), {"x": torch.rand(3, 50, 4)})
+    net = check(Recurrent(kind), {"x": torch.rand(3, 1000, 4)})
     assert len(net.ops) < 20
+    assert kind.__name__.capitalize() in [op.type for op in net.ops]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_an_lstm_whose_state_is_projected_has_two_widths(batch_first: bool) -> None:
+    class Projected(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = nn.LSTM(4, 6, proj_size=3, bidirectional=True, batch_first=batch_first)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """x[B,T,4]."""
+            seen, (last, cell) = self.cells(x if batch_first else x.transpose(0, 1))
+            assert (seen.shape[2], last.shape[2], cell.shape[2]) == (6, 3, 6)
+            return (seen if batch_first else seen.transpose(0, 1)).sum((1, 2)) + last.sum((0, 2)) * cell.sum((0, 2))
+
+    torch.manual_seed(0)
+    check(Projected(), {"x": torch.rand(3, 7, 4)})
 
 
 def test_several_outputs_want_a_choice() -> None:
