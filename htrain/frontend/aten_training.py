@@ -20,10 +20,24 @@ def dropped(t: Translation, call: Call, x: str, p: float) -> str:
 
 def _batch_norm(t: Translation, call: Call) -> None:
     """While training: (y, mean, 1 / deviation, and the running statistics, which the op changes by itself)."""
-    source, scale, bias, *statistics, training, momentum, epsilon = call.args
-    assert isinstance(source, fx.Node)
+    *given, training, momentum, epsilon = call.args
     if not training:
         raise refuse(t, call, "a batch norm whose statistics are not those of the model: give it running statistics")
+    _moving(t, call, given, momentum, epsilon)
+
+
+def _whole_batch_norm(t: Translation, call: Call) -> None:
+    """As it is in a program that was not traced anew (htrain.frontend.writes)."""
+    *given, training, momentum, epsilon, _ = call.args
+    if training:
+        _moving(t, call, [*given[:3], *(node for node in given[3:] if node is not None)], momentum, epsilon)
+    else:
+        _frozen(t, call, given, epsilon)
+    t.names[call.node] = t.parts[call.node][0]
+
+
+def _moving(t: Translation, call: Call, given: Sequence[fx.Node], momentum: float, epsilon: float) -> None:
+    source, scale, bias, *statistics = given
     held = _held(t, call, statistics)
     inputs = (t.blob(source), *_affine(t, call, scale, bias), *held)
     attrs: dict[str, Attr] = {"eps": float(epsilon), "momentum": float(momentum)}
@@ -61,8 +75,12 @@ def _affine(t: Translation, call: Call, scale: fx.Node | None, bias: fx.Node | N
 
 def _frozen_batch_norm(t: Translation, call: Call) -> None:
     """By the running statistics, which stay: of a norm that its owner has put in evaluation mode, to tune the rest."""
-    source, scale, bias, mean, variance, _, epsilon = call.args
-    assert isinstance(source, fx.Node)
+    *given, _, epsilon = call.args
+    _frozen(t, call, given, epsilon)
+
+
+def _frozen(t: Translation, call: Call, given: Sequence[fx.Node], epsilon: float) -> None:
+    source, scale, bias, mean, variance = given
     x = source.meta["val"]
 
     def along(name: str) -> str:
@@ -73,8 +91,8 @@ def _frozen_batch_norm(t: Translation, call: Call) -> None:
     deviation = t.step(call.node, "Sqrt", (summed,))
     y = t.step(call.node, "Sub", (t.blob(source), along(t.blob(mean))))
     y = t.step(call.node, "Div", (y, along(deviation)))
-    for type, given in (("Mul", scale), ("Add", bias)):
-        y = y if given is None else t.step(call.node, type, (y, along(t.blob(given))))
+    for type, affine in (("Mul", scale), ("Add", bias)):
+        y = y if affine is None else t.step(call.node, type, (y, along(t.blob(affine))))
     t.parts[call.node] = (y, t.blob(mean), deviation)
 
 
@@ -217,6 +235,7 @@ TRAINING: dict[str, Handler] = {
     **dict.fromkeys(("bernoulli.default", "bernoulli.p"), _bernoulli),
     "exponential.default": _exponential,
     "rrelu.default": _random_slopes,
+    "batch_norm.default": _whole_batch_norm,
     "_native_batch_norm_legit_no_training.default": _frozen_batch_norm,
     **dict.fromkeys(("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats"), _batch_norm),
 }

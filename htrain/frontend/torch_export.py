@@ -35,6 +35,7 @@ from htrain.frontend.tensor_length import symbolic_lengths
 from htrain.frontend.unchanged import unchanged
 from htrain.frontend.whole_bags import whole_bags
 from htrain.frontend.whole_layers import WholeLayers
+from htrain.frontend.writes import without_writes
 from htrain.ops.torch_ops import TORCH_OPS
 from htrain.ops.user_ops import whole_user_ops
 
@@ -44,21 +45,15 @@ _KEPT = ("linear.default", "layer_norm.default", "gelu.default", "softmax.int", 
          "linalg_vector_norm.default", "var.correction", "var.dim", "std_mean.correction", "logsumexp.default", "batch_norm.default", "masked_fill.Scalar",
          "addmm.default", "baddbmm.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "rsub.Scalar", "clamp.default",
          "detach.default", "bernoulli.default", "index_add.default", "rrelu.default", *TORCH_OPS.values())  # fmt: skip
-_TRANSLATED = (
-    "flatten.using_ints",
-    "unflatten.int",
-    "reshape.default",
-    "squeeze.dim",
-    "squeeze.default",
-    "transpose.int",
-    "t.default",
-    "square.default",
-)
+_TRANSLATED = frozenset(
+    {"flatten.using_ints", "unflatten.int", "reshape.default", "squeeze.dim", "squeeze.default", "transpose.int", "t.default", "square.default",
+     "contiguous.default", "sym_size.int", "arange.default", "arange.start", "to.dtype", "to.device", "zeros.default", "zeros_like.default", "ones.default",
+     "ones_like.default", "new_zeros.default", "new_ones.default", "full_like.default", "clamp_min.default", "repeat.default"}
+)  # fmt: skip
 SUPPOSED = "htrain_supposed"  # in the meta of a program's module: the lines that ask whether a mask picks anything, where the answer was yes
 ASSERTED = "htrain_asserted"  # likewise: the lines that raise an error by what values are
 OF_LENGTHS = "htrain_lengths"  # likewise: the lines that may ask how long the longest sequence of a batch is
 _LARGEST = 1 << 31  # with no bound, torch asks for one where the number of elements would not be an int64
-_WRITING = ("batch_norm.default",)
 _FIXED = (
     "write it for any number of examples; if, range() and other functions of numpy than sqrt and log of the number (torch.arange for np.arange), a loop over "
     "a batch, its first few examples, and a shape with a number for the batch hold for one batch only"
@@ -158,8 +153,10 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
             program, known = _traced(model, example_inputs, shapes)
             if guards.by_values:
                 raise _ByValuesError(f"{_cannot(model)}: {_ANOTHER_WAY}{guards.by_values[0]}")
-            program = program if _is_plain(program) else program.run_decompositions(_decompositions())
-            known.require_unchanged(program.graph_signature.buffers_to_mutate.values())
+            moved = without_writes(program)
+            if moved is None or not _is_plain(program):
+                program = program.run_decompositions(_decompositions())
+            known.require_unchanged({*program.graph_signature.buffers_to_mutate.values(), *(moved or ())})
             program.graph_module.meta[ASSERTED] = tuple(known.asserted)
             return program
     except ModelError:
@@ -202,10 +199,7 @@ def _cannot(model: nn.Module) -> str:
 
 
 def _is_plain(program: ExportedProgram) -> bool:
-    """Whether the frontend translates each op as it is. To decompose a program traces it anew, which takes as long as it took to export it.
-
-    What writes in place has to be told apart from what does not, and is decomposed; so is a batch norm, which writes its statistics.
-    """
+    """Whether the frontend translates each op as it is. To decompose a program traces it anew, which takes longer than it took to export it."""
     return all(node.op != "call_function" or _is_plain_op(node.target) for node in program.graph.nodes)
 
 
@@ -216,7 +210,7 @@ def _is_plain_op(target: Any) -> bool:
         return False
     name = f"{target.overloadpacket.__name__}.{target._overloadname}"
     if name in _TRANSLATED or name in _KEPT:
-        return name not in _WRITING
+        return True
     return not target._can_decompose() and target not in _usual_table()
 
 

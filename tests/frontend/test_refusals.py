@@ -97,7 +97,7 @@ CASES: dict[str, tuple[nn.Module, str]] = {
     "a value that is overwritten": (Model(overwrite), r"^forward\(\) calls clamp_\(\) under torch.no_grad\(\), on a value that has a gradient"),
     "detach_": (Model(lambda m, x: (2 * x).detach_()), r"^forward\(\) calls detach_\(\): write x = x.detach\(\)"),
     "a reentrant checkpoint": (Model(left), "give it use_reentrant=False"),
-    "a name of torch's own": (Model(lambda m, x: m.norm(x) * m.meta, norm=nn.BatchNorm1d(4), meta=ONES), "of the name 'meta', which torch keeps for its own"),
+    "a name of torch's own": (Model(lambda m, x: F.mse_loss(x, x * m.meta) + x, meta=ONES), "of the name 'meta', which torch keeps for its own"),
     "an op that checks": (Model(lambda m, x: x @ torch.linalg.inv(m.first.weight)), r"^aten._linalg_check_errors.default " + ROOT + "it has effects"),
     "a lazy layer": (Model(lambda m, x: m.lazy(x), lazy=nn.LazyLinear(2)), r"^parameter 'lazy.weight' is of a lazy module and has no shape yet: give"),
     "as many classes as there are": (Model(lambda m, x: x + F.one_hot(x[:, 0].long()).sum()), r"^forward\(\) calls F.one_hot\(\) without num_classes, "),

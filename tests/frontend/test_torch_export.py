@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ def captured(model: nn.Module, inputs: Mapping[str, torch.Tensor], monkeypatch: 
     as_it_is = torch_model.capture(model, inputs).net
     with monkeypatch.context() as patch:
         patch.setattr(torch_export, "_is_plain", lambda program: False)
+        patch.setattr(torch_export, "without_writes", lambda program: None)
         return as_it_is, torch_model.capture(model, inputs).net
 
 
@@ -92,6 +94,45 @@ def no_grad(x: torch.Tensor) -> torch.Tensor:
     return x * scale
 
 
+def twice(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    z = y + 1
+    y.add_(z).mul_(x)
+    y.mul_(y)
+    return y * z
+
+
+def view_of_written(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    half = y[:, :2]
+    y += 1
+    return torch.cat([half, half], 1)
+
+
+def part_written(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y[:, 0] += 1
+    return y
+
+
+def written_by_view(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.view(-1).relu_()
+    return y
+
+
+WRITTEN: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "in place": in_place,
+    "twice": twice,
+    "relu": nn.ReLU(inplace=True),
+    "layers": nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.LeakyReLU(inplace=True), nn.Dropout(0.3), nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)),
+    "a norm without statistics": nn.BatchNorm1d(4, track_running_stats=False),
+    "a norm that stays": nn.BatchNorm1d(4).eval(),
+    "a mask": lambda x: x + torch.zeros_like(x).masked_fill_(x > 0, -1.5),
+    "dropped": lambda x: nn.functional.dropout(x, 0.3).add_(1),
+    "dtype": lambda x: x * (x > 0).float(),
+    "a range": lambda x: x * torch.arange(len(x))[:, None] + torch.arange(2, 6),
+}  # fmt: skip
 SHAPED: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "flatten": lambda x: x.flatten(1),
     "unflatten": lambda x: x.unflatten(1, (2, 2)).transpose(1, 2).square(),
@@ -99,9 +140,10 @@ SHAPED: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "halves": lambda x: torch.cat(x.chunk(2, dim=1), dim=1),
 }
 OTHERS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "in place": in_place,
     "no grad": no_grad,
-    "dtype": lambda x: x * (x > 0).float(),
+    "a view of what is written": view_of_written,
+    "a part that is written": part_written,
+    "what a view writes": written_by_view,
     "bilinear weights": lambda x: torch.cosine_similarity(x, x * 2 + 1, dim=1).unsqueeze(1) * x,
 }
 
@@ -119,7 +161,50 @@ def test_what_is_made_of_other_ops_is_decomposed(then: str, asked: list[bool], m
     ids = {"ids": torch.zeros(2, dtype=torch.int64)}
     as_it_is, decomposed = captured(Made(OTHERS[then]), ids, monkeypatch)
     assert without_names(as_it_is) == without_names(decomposed)
-    assert asked == [False]
+    assert True not in asked  # or a write was seen before
+
+
+@pytest.mark.parametrize("then", WRITTEN)
+def test_what_is_written_where_nobody_else_sees_it_needs_no_decomposition(
+    then: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = {"ids": torch.zeros(2, dtype=torch.int64)}
+    as_it_is, decomposed = captured(Made(WRITTEN[then]), ids, monkeypatch)
+    assert without_names(as_it_is) == without_names(decomposed)
+    assert asked == [True]
+
+
+def drawn_writes(seed: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Steps that make values, parts and views of these, and write into any."""
+
+    def then(x: torch.Tensor) -> torch.Tensor:
+        draw = Random(seed)
+        values = [x * 2]
+        for _ in range(draw.randrange(2, 8)):
+            some, other = draw.choice(values), draw.choice(values)
+            step = draw.choice(["mul", "add", "relu", "view", "part", "add_", "mul_", "relu_", "masked_fill_"])
+            if step in ("mul", "add"):
+                values.append(getattr(some, step)(other))
+            elif step == "relu":
+                values.append(some.relu())
+            elif step == "view":
+                values.append(some.view(-1, 2, 2).view(-1, 4))
+            elif step == "part":
+                values.append(some[:, :])
+            elif step == "masked_fill_":
+                some.masked_fill_(other > 1, 0.5)
+            else:
+                getattr(some, step)(*([] if step == "relu_" else [other]))
+        return torch.stack(values).sum(0)
+
+    return then
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_drawn_writes_are_the_same_net(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = {"ids": torch.zeros(2, dtype=torch.int64)}
+    as_it_is, decomposed = captured(Made(drawn_writes(seed)), ids, monkeypatch)
+    assert without_names(as_it_is) == without_names(decomposed)
 
 
 @pytest.mark.parametrize("seed", range(4))
