@@ -171,10 +171,10 @@ class KnownValues(TorchFunctionMode):
                 raise
             return self._taken(value, tensors)
         with torch._C.DisableTorchFunction():
-            return self._noted(func, args, given, result, tensors, versions)
+            return self._noted(func, args, given, result=result, tensors=tensors, versions=versions)
 
     def _noted(
-        self, func: Any, args: Any, given: Any, result: Any, tensors: list[torch.Tensor], versions: Mapping[int, int]
+        self, func: Any, args: Any, given: Any, *, result: Any, tensors: list[torch.Tensor], versions: Mapping[int, int]
     ) -> Any:
         """A result, or its value in its place; what is known of it, and what is not known any more of the `tensors` that it was made of."""
         made = list(_tensors(result))
