@@ -72,7 +72,7 @@ class Picked:
                 at += 1
             elif isinstance(each, int) and at != axis:
                 axis -= at < axis
-            elif isinstance(each, slice) and (at != axis or each == slice(None)):
+            elif isinstance(each, slice) and (at != axis or _is_all(each)):
                 at += 1
             else:
                 raise ModelError(f"forward() takes a part of what a mask picks that is no batch's: {_CURE}")
@@ -204,11 +204,15 @@ def _found(mask: torch.Tensor, *, as_tuple: bool) -> Any:
 def _masked_axis(index: Sequence[Any]) -> int | None:
     """The dimension that a mask picks from, where nothing else says what is taken."""
     axis = next((place for place, each in enumerate(index) if isinstance(each, torch.Tensor)), None)
-    if axis is None or any(each != slice(None) for place, each in enumerate(index) if place != axis):
+    if axis is None or not all(_is_all(each) for place, each in enumerate(index) if place != axis):
         return None
     mask = index[axis]
     drawn = isinstance(mask, FakeTensor) and mask.dtype == torch.bool and mask.dim() == 1
     return axis if drawn and isinstance(mask.shape[0], int) else None
+
+
+def _is_all(index: Any) -> bool:
+    return isinstance(index, slice) and index == slice(None)
 
 
 def _of_each(func: Any, args: Any, given: Any) -> Picked:
@@ -235,7 +239,7 @@ def _looked_up(func: Any, *args: Any, **given: Any) -> Picked:
     if name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         before = list(index[: next(place for place, each in enumerate(index) if each is rows[0])])
-        others = [each for each in (*before, *index[len(before) + 1 :]) if each != slice(None)]
+        others = [each for each in (*before, *index[len(before) + 1 :]) if not _is_all(each)]
         dim = len(before) if not others else 0
         if others and others != [each for each in before if isinstance(each, int)]:
             raise ModelError(

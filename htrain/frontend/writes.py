@@ -53,8 +53,10 @@ def without_writes(program: ExportedProgram) -> frozenset[str] | None:
         if root is None or not _is_unseen(node, root, roots, places):
             return None
         roots[node] = root
-    moved = {buffers[str(each.name)] for node in nodes if _moves(node) for each in node.args[3:5] if each is not None}
-    moved |= {buffers[str(node.args[0].name)] for node in counts}
+    statistics = [str(each) for node in nodes if _moves(node) for each in node.args[3:5] if each is not None]
+    if not all(name in buffers for name in statistics):
+        return None
+    moved = {buffers[name] for name in (*statistics, *(str(node.args[0]) for node in counts))}
     for node in counts:
         program.graph.erase_node(node)
     _rewrite(program.graph, others, roots, places)
