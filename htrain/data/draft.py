@@ -19,13 +19,13 @@ _LABELS = frozenset({"label", "labels", "click", "clicked", "clicks", "is_click"
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _SHOWN = frozenset(map(chr, range(32, 127))) - {'"', "\\"}
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-_ROWS_TRIED = 10_000  # by the draft itself
+ROWS_TRIED = 10_000  # by the draft itself
 _COMMENT_AT = 30
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A schema file as `text`, made of the first `examples` rows of data (`is_all`: of all), of which `malformed` of the first 10,000 cannot be read by it."""
+    """A schema file as `text`, made of the first `examples` rows of data (`is_all`: of all). Of the first ROWS_TRIED, `malformed` cannot be read by it."""
 
     examples: int
     is_all: bool
@@ -50,7 +50,7 @@ def draft_of(first: FirstRows, *, label: str, name: str) -> Draft:
     text = _text(of_label, others, _heading(first, name))
     layout = layout_of(parse_yaml(text, DataError, name).plain(), name)
     check_fields(name, first.table.schema, layout)
-    _, faults = table_rows(first.table.select(layout.columns).slice(0, _ROWS_TRIED), layout)
+    _, faults = table_rows(first.table.select(layout.columns).slice(0, ROWS_TRIED), layout)
     return Draft(first.table.num_rows, first.is_all, len(faults), of_label.column, tuple(guesses), text)
 
 

@@ -14,6 +14,7 @@ from htrain.data.values import is_list, is_text, lists_of, missing_words, plain
 Kind = Literal["dense", "ids", "padded", "time", ""]
 _STRAY = 0.01  # of the values may be of another kind, as --malformed-share has it
 _MOST_ROWS = 20_000_000  # of a table for ids as they are; beyond, they are folded
+_LARGEST = 3.4028234663852886e38  # of a float32
 _FEW = 50_000  # values, of which a table with rows enough is small
 _WHOLE = r"^[+-]?[0-9]{1,18}$"
 _DIGITS = r"^[0-9]{1,20}$"  # too many for 64 bits, with a sign
@@ -131,9 +132,13 @@ def _whole(column: str, kind: str, array: pa.Array, largest: int | None) -> Gues
 
 
 def _number(column: str, kind: str, array: pa.Array) -> Guess:
-    finite = array.filter(pc.is_finite(array))
-    if not len(finite):
+    numbers = array.filter(pc.invert(pc.is_nan(array)))
+    fits = pc.less_equal(pc.abs(numbers), _LARGEST)
+    finite = numbers.filter(fits)
+    if not len(numbers):
         return Guess(column, kind, "", "nothing but missing values")
+    if len(finite) < (1 - _STRAY) * len(numbers):
+        return Guess(column, kind, "", "numbers that no float32 holds")
     ends = pc.min_max(finite).as_py()
     is_binary = pc.all(pc.is_in(finite, value_set=pa.array([0.0, 1.0]))).as_py()
     return Guess(column, kind, "dense", f"numbers from {ends['min']:g} to {ends['max']:g}", is_binary=is_binary)

@@ -33,7 +33,21 @@ class Picked:
     """x[mask], with the mask along dimension `axis` of `whole`: torch functions of it are those of the whole. Raises ModelError for one that is not."""
 
     def __init__(self, whole: torch.Tensor, mask: torch.Tensor, axis: int) -> None:
-        self.whole, self.mask, self.axis = whole, mask, axis
+        self._whole, self.mask, self.axis = whole, mask, axis
+        self._versions = whole._version, mask._version
+
+    @property
+    def whole(self) -> torch.Tensor:
+        """What the mask picks from. Raises ModelError as `require_unchanged` does."""
+        self.require_unchanged()
+        return self._whole
+
+    def require_unchanged(self) -> None:
+        """Raises ModelError where what the mask picks from, of which PyTorch has made a copy, or the mask was changed in place since."""
+        if (self._whole._version, self.mask._version) != self._versions:
+            raise ModelError(
+                f"forward() changes in place what a mask has picked from that is no batch's, or the mask: {_CURE}"
+            )
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -224,6 +238,8 @@ def _of_each(func: Any, args: Any, given: Any) -> Picked:
         raise ModelError(f"forward() computes with what two masks pick that are no batch's: {_CURE}")
     args, given = _pytree.tree_map(lambda leaf: leaf.whole if isinstance(leaf, Picked) else leaf, (args, given))
     whole = func(*args, **given)
+    for each in found:  # as by F.relu(x, inplace=True)
+        each.require_unchanged()
     return Picked(whole, first.mask, whole.dim() - behind)
 
 

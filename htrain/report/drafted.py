@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from htrain.data.draft import Draft
+from htrain.data.draft import ROWS_TRIED, Draft
 from htrain.data.guess import Guess
 
 _CALLED = {"": "left out", "dense": "number", "ids": "id", "padded": "list of ids", "time": "time"}
@@ -16,7 +16,7 @@ def drafted_text(found: Draft) -> str:
 def _lines(found: Draft) -> Iterator[str]:
     width = max(8, *(len(each.column) + 2 for each in found.columns))
     wrong = (
-        f"; of the first {min(found.examples, 10_000):,}, {found.malformed:,} cannot be read by it"
+        f"; of the first {min(found.examples, ROWS_TRIED):,}, {found.malformed:,} cannot be read by it"
         if found.malformed
         else ""
     )

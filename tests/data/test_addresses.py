@@ -276,7 +276,10 @@ def test_a_bad_row_is_named_with_its_address(bucket: Bucket) -> None:
         ("libfm:s3://nowhere/*", r"s3://nowhere/\*: no such file, or no such bucket \(from .*"),
         ("libfm:s3://logs/e/empty", "s3://logs/e/empty: is empty"),
         ("libfm:s3://logs/e/a,s3://logs/e/a", r"s3://logs/e/a: is named twice \(in .*"),
-        ("csv:s3://logs/e/a", r"s3://logs/e/a: say which columns are what: \?schema=FILE.yaml \(htrain data describe .* drafts one\)"),
+        (
+            "csv:s3://logs/e/a",
+            r"s3://logs/e/a: say which columns are what: \?schema=FILE.yaml \(htrain data describe .* drafts one\)",
+        ),
         ("csv:s3://logs/e/a?schema=s3://logs/e/none", "s3://logs/e/none: no such file, or no such bucket"),
         ("csv:s3://logs/e/a?schema=s3://logs/e/a", "s3://logs/e/a: not a schema: Expected `object`, got `str`"),
         ("parquet:s3://logs/e/a?schema=s3://logs/e/s", r"s3://logs/e/a: not a Parquet file: .*"),

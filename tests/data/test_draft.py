@@ -97,6 +97,12 @@ def test_what_no_input_takes_is_left_out_and_told_of(tmp_path: Path) -> None:
     assert '# Left out: "a struct", of a type that no input takes' in found.text
 
 
+def test_numbers_that_no_float32_holds_are_left_out() -> None:
+    found = htrain.describe(pa.table({"label": [0, 1], "a": [1e39, 2.0], "b": [float("inf"), 1.0], "c": [1.0, None]}))
+    assert [each.kind for each in found.columns] == ["ids", "", "", "dense"]
+    assert found.malformed == 0
+
+
 def test_ids_beyond_the_rows_that_are_looked_at_are_within_the_table_of_a_parquet_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": [0, 1] * 50, "item": np.arange(100)}), tmp_path / "a.parquet", row_group_size=10)
     found = htrain.describe(f"parquet:{tmp_path}/a.parquet", rows=20)

@@ -91,9 +91,26 @@ def two_masks(m: Graph) -> torch.Tensor:
     return zeros().index_add(0, first[0], m.nodes.weight[second[1]])
 
 
+def changed_behind(m: Graph) -> torch.Tensor:
+    rows = 2 * m.nodes.weight
+    picked = rows[torch.rand(9) < 0.5]
+    rows += 1
+    return picked.sum(0) + rows
+
+
+def mask_changed_behind(m: Graph) -> torch.Tensor:
+    mask = torch.rand(9) < 0.5
+    picked = m.nodes.weight[mask]
+    mask |= torch.rand(9) < 0.5
+    return picked.sum(0)
+
+
 @pytest.mark.parametrize(
     ("spread", "message"),
     [
+        (changed_behind, "changes in place what a mask has picked from"),
+        (mask_changed_behind, "changes in place what a mask has picked from"),
+        (lambda m: F.relu((2 * m.nodes.weight)[torch.rand(9) < 0.5], inplace=True).sum(0), "in place what a mask has picked|relu_"),
         (two_masks, "index_add.*with what another mask picks"),
         (lambda m: m.nodes.weight[torch.rand(9) < 0.5].sort(0)[0][0], r"calls sort\(\) of what a mask picks .* torch.where"),
         (lambda m: m.nodes.weight[torch.rand(9) < 0.5][0], "takes a part of what a mask picks"),
