@@ -6,6 +6,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from htrain.data.ranking import Grouping
 from htrain.errors import UsageError
 from htrain.executor.host.address import require_network
 from htrain.executor.launch.earlier import begun_with
@@ -19,6 +20,7 @@ from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
 from htrain.spec.settings import (
+    BestBy,
     CheckpointSeconds,
     EarlyStop,
     Elsewhere,
@@ -29,6 +31,7 @@ from htrain.spec.settings import (
     Workers,
 )
 
+_TOP = 10
 _BY_NAME: Mapping[str, str] = {}
 
 
@@ -54,16 +57,11 @@ def run(
     network: str = "",
     trainer_network: str = "",
     encrypt: bool = True,
-    valid: str = "",
-    valid_every: ValidEvery = "end",
-    early_stop: EarlyStop = "never",
-    keep_best: bool = False,
-    on_validation: OnValidation | None = None,
-    publish: str = "",
-    publish_every: PublishSeconds = "end",
-    publish_full_every: int = 12,
+    valid: str = "", valid_every: ValidEvery = "end", early_stop: EarlyStop = "never", keep_best: bool = False, best_by: BestBy = "loss",
+    valid_group_by: str = "", valid_top: int = 10, on_validation: OnValidation | None = None,
+    publish: str = "", publish_every: PublishSeconds = "end", publish_full_every: int = 12,
     console: Console | None = None,
-) -> RunResult:
+) -> RunResult:  # fmt: skip
     """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`. With `or_resume`, `out` is either: the same call begins
     a run, and goes on with it after whatever has ended it, the launcher's host included.
 
@@ -78,7 +76,8 @@ def run(
 
     The last checkpoint is evaluated on `valid`, and one every `valid_every` examples of the whole job, while training goes on; `end` is for the last alone.
     The run ends, as by Ctrl-C but without an error, after `early_stop` validations in a row without a better value (log loss; the mean squared error for
-    mse), or where `on_validation`, which is called with each in this process, returns True. `keep_best` keeps the checkpoint with the best value.
+    mse), or where `on_validation`, which is called with each in this process, returns True. `keep_best` keeps the checkpoint with the best value. `best_by`
+    names another measure for both. `valid_group_by` and `valid_top` rank within groups, as those of `htrain.evaluate`.
 
     Where a role dies, hangs or falls silent, the run goes on by itself from its last checkpoint, so that every example is trained once, until `retries` tries
     in a row have failed without a checkpoint between them; `auto` is 3, and 0 where roles cannot be started again: under MPI, and as threads. A trainer that
@@ -97,9 +96,13 @@ def run(
         deterministic=deterministic, checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
         retries=retries, retry=retry, malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network,
         trainer_network=trainer_network, encrypt=encrypt, valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best,
-        on_validation=on_validation, publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
+        on_validation=on_validation, valid_group_by=valid_group_by, valid_top=valid_top, best_by=best_by,
+        publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
     )  # fmt: skip
-    validating = Validating(valid, valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation)
+    validating = Validating(
+        valid, valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
+        grouping=_grouping(valid_group_by, valid_top, "--valid-"), best_by=best_by,
+    )  # fmt: skip
     beside = Beside(validating, Wanted(publish, publish_every, publish_full_every))
     _require_use(validating, beside.published)
     _require_networks(hosting, network, trainer_network, encrypt=encrypt)
@@ -138,6 +141,8 @@ def _require_use(validating: Validating, wanted: Wanted) -> None:
         "--early-stop": validating.early_stop != "never",
         "--keep-best": validating.keep_best,
         "on_validation=": validating.on_validation,
+        "--valid-group-by": validating.grouping,
+        "--best-by": validating.best_by != "loss",
     }
     for flag, is_said in said.items():
         if is_said and not validating.data:
@@ -147,6 +152,10 @@ def _require_use(validating: Validating, wanted: Wanted) -> None:
     if validating.early_stop != "never" and validating.every == "end":
         raise UsageError(
             "--early-stop has no effect without --valid-every: with --valid alone, there is one validation, at the end of the run"
+        )
+    if validating.best_by not in ("loss", "auc") and not validating.grouping:
+        raise UsageError(
+            f"--best-by {validating.best_by} is of rankings within groups, and has no effect without --valid-group-by: name a column there, such as user"
         )
     _require_address(wanted)
 
@@ -159,6 +168,15 @@ def _require_address(wanted: Wanted) -> None:
             raise UsageError(
                 f"{flag} has no effect without --publish: name where versions go, such as --publish s3://bucket/models/ads"
             )
+
+
+def _grouping(group_by: str, top: int, flags: str) -> Grouping | None:
+    """The groups that are ranked, if any. Raises UsageError, in the name of the `flags` that begin so, for what is said of groups where there are none."""
+    if group_by:
+        return Grouping(group_by, top)
+    if top != _TOP:
+        raise UsageError(f"{flags}top {top} has no effect without {flags}group-by: it is about the first of each group")
+    return None
 
 
 def _checked(hosting: Hosting | Elsewhere) -> Hosting:
@@ -198,16 +216,24 @@ def evaluate(
     replica: str = "center",
     checkpoint: Literal["last", "best"] = "last",
     labels: Mapping[str, str] = _BY_NAME,
+    group_by: str = "",
+    top: int = 10,
 ) -> Evaluation:
-    """NE, AUC and log loss of the last checkpoint of a run on a dataset, or of the best, which `keep_best` keeps; `plan` where the run's plan has moved.
+    """NE, AUC, log loss and calibration of the last checkpoint of a run on a dataset, or of the best, which `keep_best` keeps; `plan` where the run's plan has
+    moved.
 
     What the model returns beside what is scored is evaluated, too, in `.heads`, where its label is known: a head with the name of an input is to be that, and
     `labels={"cvr": "bought"}` says it of others, and `{"score": "bought"}` of what is scored beside a loss of the model's own.
-    Raises UsageError for labels that are none, and as `htrain.predict`.
+    `group_by` names a column of the data with one value for each example, such as `user`, or `sparse.user` for one of an input's: examples with the same value
+    are ranked against each other, and `.ranking` has GAUC, NDCG and recall of the first `top` of each group, and MRR, over the groups with both labels.
+    Raises UsageError for labels that are none, and for a column that is none, and as `htrain.predict`.
     """
     require_arguments(
-        "evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica, checkpoint=checkpoint, labels=labels
-    )
+        "evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica, checkpoint=checkpoint, labels=labels, group_by=group_by, top=top
+    )  # fmt: skip
     folder = Path(run_folder)
     plan_folder = Path(plan or require_run(folder).plan)
-    return evaluate_run(plan_folder, folder, data, replica=replica, checkpoint=checkpoint, labels=labels)
+    grouping = _grouping(group_by, top, "--")
+    return evaluate_run(
+        plan_folder, folder, data, replica=replica, checkpoint=checkpoint, labels=labels, grouping=grouping
+    )

@@ -2,11 +2,10 @@
 
 import os
 import sys
-from dataclasses import asdict
 from importlib import import_module
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 from msgspec import to_builtins
@@ -15,10 +14,10 @@ import htrain
 from htrain.cli.advise import advise
 from htrain.cli.data import data
 from htrain.cli.door import open_door
+from htrain.cli.evaluate import evaluate
 from htrain.cli.flags import (
     FilePath,
     Finite,
-    Named,
     Period,
     PlanCommand,
     Value,
@@ -49,10 +48,9 @@ from htrain.cli.trained import export
 from htrain.cli.trained import predict as predict_scores
 from htrain.errors import UsageError
 from htrain.executor.launch.environment import role_environment
-from htrain.spec.settings import EarlyStop, MostRetries, ValidEvery
+from htrain.spec.settings import BestBy, EarlyStop, MostRetries, ValidEvery
 
 if TYPE_CHECKING:
-    from htrain.executor.launch.evaluate import Evaluation, Head
     from htrain.executor.roles.coordination import RunResult
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -284,6 +282,24 @@ def compile_command(
     help="End the run after K validations in a row without a better log loss (mse: mean squared error). [default: never]",
 )
 @click.option(
+    "--best-by",
+    default="loss",
+    type=click.Choice(get_args(BestBy)),
+    help="What --early-stop and --keep-best go by; all but loss and auc are of the groups of --valid-group-by. [default: loss]",
+)
+@click.option(
+    "--valid-group-by",
+    default="",
+    metavar="COLUMN",
+    help="Rank within the examples that have the same value there, such as user or sparse.user: GAUC, NDCG, recall, MRR.",
+)
+@click.option(
+    "--valid-top",
+    default=10,
+    type=click.IntRange(1, 1_000_000_000),
+    help="With it: NDCG and recall are of the first K of each group. [default: 10]",
+)
+@click.option(
     "--keep-best", is_flag=True, help="Keep the checkpoint with the best validation: htrain eval RUN --checkpoint best."
 )
 @click.option(
@@ -356,23 +372,6 @@ def run(
     put_result(result, run_folder, as_json)
 
 
-def measures_of(found: "Evaluation") -> str:
-    """What was evaluated, as far as the loss has it: NE is of clicks alone."""
-    if found.loss == "mse":
-        return f"mean squared error {found.log_loss:.4f}, mean label {found.positive_rate:.4f}"
-    if found.loss == "own":
-        ranked = "" if isnan(found.auc) else f"AUC {found.auc:.4f}, "
-        return f"{ranked}loss {found.log_loss:.4f}, mean label {found.positive_rate:.4f}"
-    return f"NE {found.ne:.4f}, AUC {found.auc:.4f}, log loss {found.log_loss:.4f}, positive rate {found.positive_rate:.4f}"
-
-
-def measures_of_head(named: tuple[str, "Head"]) -> str:
-    """What was evaluated of a head of the model: AUC is of clicks."""
-    name, found = named
-    measure = f"squared error {found.squared_error:.4f}" if isnan(found.auc) else f"AUC {found.auc:.4f}"
-    return f"{name}: {measure}, mean of {found.label} {found.mean_label:.4f}"
-
-
 def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     """How a run went, as the document of its command."""
     totals = result.totals
@@ -414,37 +413,9 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     )
 
 
-@commands.command(name="eval", cls=PlanCommand)
-@click.argument("run_folder", type=FilePath())
-@click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:test.tsv.")
-@click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")
-@click.option("--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]")
-@click.option(
-    "--checkpoint",
-    default="last",
-    type=click.Choice(["last", "best"]),
-    help="The last, or the best, which --keep-best has kept. [default: last]",
-)
-@click.option(
-    "--label-of",
-    "labels",
-    multiple=True,
-    type=Named("HEAD=INPUT"),
-    help="The input that is the label of a head, another output of the model, or of score; once for each. [default: that of its name]",
-)
-@json_flag
-def eval_command(run_folder: Path, as_json: bool, plan: Path | None, labels: Any, **what: Any) -> None:
-    """Evaluate the last checkpoint of RUN_FOLDER, or the best: NE, AUC and log loss, and AUC of heads whose labels are known."""
-    found = htrain.evaluate(run_folder, plan=plan or "", labels=dict(labels), **what)
-    text = "; ".join(
-        [f"{found.examples:,} examples: {measures_of(found)}", *map(measures_of_head, found.heads.items())]
-    )
-    left_out = import_module("htrain.data.malformed").left_out(found.malformed, found.malformed_example)
-    put(asdict(found), f"{text}; {left_out}" if left_out else text, as_json)
-
-
 for command in (
     data,
+    evaluate,
     partition,
     advise,
     show,

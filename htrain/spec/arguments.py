@@ -14,6 +14,7 @@ from htrain.printable import is_unicode
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 from htrain.spec.settings import (
+    BestBy,
     CheckpointSeconds,
     EarlyStop,
     MostAccesses,
@@ -40,7 +41,8 @@ _KINDS: Mapping[str, Any] = {
     "malformed_share": Annotated[float, Meta(ge=0, le=1)],
     "listen": str, "join_seconds": Annotated[float, Meta(ge=1)],
     "encrypt": bool, "or_resume": bool, "publish": str, "publish_every": PublishSeconds, "publish_full_every": Count,
-    "valid": str, "valid_every": ValidEvery, "early_stop": EarlyStop, "keep_best": bool, "checkpoint": Literal["last", "best"],
+    "valid": str, "valid_every": ValidEvery, "early_stop": EarlyStop, "keep_best": bool, "best_by": BestBy, "valid_group_by": str, "group_by": str,
+    "valid_top": Count, "top": Count, "checkpoint": Literal["last", "best"],
     "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str, "network": str, "trainer_network": str,
     "min_count": Count, "most": Annotated[int, Meta(ge=0, le=2**40)], "most_values": Annotated[int, Meta(ge=1000, le=2**40)],
     "columns": tuple[str, ...], "rows": Count, "together": tuple[tuple[str, ...], ...],

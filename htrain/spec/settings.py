@@ -12,6 +12,7 @@ ValidEvery = (
     Annotated[int, Meta(ge=1, le=1 << 40)] | Literal["end"]
 )  # examples between two validations; `end` is the last alone
 EarlyStop = Annotated[int, Meta(ge=1, le=1 << 30)] | Literal["never"]  # validations in a row without a better value
+BestBy = Literal["loss", "auc", "gauc", "ndcg", "recall", "mrr"]  # what makes a validation better than another
 PublishSeconds = Annotated[float, Meta(gt=0)] | Literal["end"]  # between two versions; `end` is the last alone
 MostRetries = (
     Annotated[int, Meta(ge=0, le=1000)] | Literal["auto"]

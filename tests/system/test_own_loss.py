@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import htrain
-from htrain.cli.app import measures_of
+from htrain.cli.evaluate import measures_of
 from htrain.compiler.pipeline import compile_net
 from htrain.data import click_schema
 from htrain.errors import ModelError, UsageError

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from htrain.data import Dataset
 from htrain.data.labels import is_binary
 from htrain.data.malformed import left_out
+from htrain.data.ranking import NOT_RANKED, Grouping, require_column
 from htrain.errors import Error, Interrupted, RunError
 from htrain.executor.host.bell import Bell
 from htrain.executor.launch.coordinator import NoValidations
@@ -35,9 +36,10 @@ from htrain.executor.roles.coordination import Validated
 from htrain.executor.roles.early_stop import standing_of
 from htrain.executor.settings import RunSettings
 from htrain.plan.plan import Plan
-from htrain.spec.settings import EarlyStop, ValidEvery
+from htrain.spec.settings import BestBy, EarlyStop, ValidEvery
 
 OnValidation = Callable[[Validation], object]
+_MEASURES = {"auc": "AUC", "gauc": "GAUC", "ndcg": "NDCG", "recall": "recall", "mrr": "MRR"}
 _LOOK_SECONDS = 0.2  # between two looks at the user, while the last checkpoint is validated
 _LAST_SECONDS = 5.0  # for an evaluation that nobody waits for any more
 
@@ -47,7 +49,8 @@ class Validating:
     """What a user wants to have validated.
 
     Checkpoints are evaluated on `data`, "" for none, every `every` examples of the whole job, `end` for the last alone. The run ends after `early_stop`
-    validations in a row without a better value, or where `on_validation` says True. The best checkpoint is kept where `keep_best` says so.
+    validations in a row without a better value, or where `on_validation` says True. The best checkpoint is kept where `keep_best` says so. Better is what
+    `best_by` says; scores are ranked within the groups of `grouping`, if any.
     """
 
     data: str = ""
@@ -55,13 +58,18 @@ class Validating:
     early_stop: EarlyStop = "never"
     keep_best: bool = False
     on_validation: OnValidation | None = None
+    grouping: Grouping | None = None
+    best_by: BestBy = "loss"
 
     def open(self, plan: Plan) -> Dataset | None:
         """The data, as a plan reads it; None where there is none. Raises what `data_for` does, and says that it is about this data."""
         try:
-            return data_for(plan, self.data) if self.data else None
+            dataset = data_for(plan, self.data) if self.data else None
         except Error as error:
             raise type(error)(f"--valid: {error}") from error
+        if dataset and self.grouping:
+            require_column(dataset.schema, self.grouping.column, what="--valid-group-by")
+        return dataset
 
 
 class _Abandoned(Exception):
@@ -187,7 +195,15 @@ class Validator:
             parameters = load_parameters(
                 Layout.of(self._plan), self._net.parameters, checkpoint, manifest=manifest, replica="center"
             )
-            found = evaluate(self._plan, self._net, parameters, self._dataset, labels=self._labels, on_batch=self._look)
+            found = evaluate(
+                self._plan,
+                self._net,
+                parameters,
+                self._dataset,
+                labels=self._labels,
+                grouping=self._wanted.grouping,
+                on_batch=self._look,
+            )
             self._left_out = left_out(found.malformed, found.malformed_example)
             self._outcome = self._validation(checkpoint, manifest.examples, found, time.monotonic() - began)
         except _Abandoned:
@@ -203,6 +219,7 @@ class Validator:
             raise _Abandoned
 
     def _validation(self, checkpoint: Path, examples: int, found: Evaluation, seconds: float) -> Validation:
+        ranked = found.ranking or NOT_RANKED
         return Validation(
             examples=examples,
             ne=found.ne,
@@ -212,6 +229,12 @@ class Validator:
             seconds=seconds,
             checkpoint=checkpoint.name,
             data=self._wanted.data,
+            calibration=found.calibration,
+            gauc=ranked.gauc,
+            ndcg=ranked.ndcg,
+            recall=ranked.recall,
+            mrr=ranked.mrr,
+            top=ranked.top,
         )
 
     # -- what comes of it --------------------------------------------------------------------------------------------
@@ -224,9 +247,10 @@ class Validator:
     def _take(self, found: Validation) -> Validated:
         """Keep, show and judge a validation. The one after no more examples, as that of the end may be, takes the place of the one before, if it is as good."""
         keeps = self._wanted.keep_best
-        if _is_again(found, self._all):
+        by = self._wanted.best_by
+        if _is_again(found, self._all, by):
             keeps |= self._all.pop().kept
-        is_best = standing_of(each.log_loss for each in self._on_this_data).is_better(found.log_loss)
+        is_best = standing_of(each.cost(by) for each in self._on_this_data).is_better(found.cost(by))
         found = replace(found, is_best=is_best, kept=is_best and keeps)
         self._all.append(found)
         self._has_found = True
@@ -252,26 +276,41 @@ class Validator:
 
     def _early_stop(self) -> str:
         """Why the run is to end, "" where it still gets better."""
-        seen = self._on_this_data
-        standing = standing_of(each.log_loss for each in seen)
+        seen, by = self._on_this_data, self._wanted.best_by
+        standing = standing_of(each.cost(by) for each in seen)
         if self._wanted.early_stop == "never" or not standing.ends(self._wanted.early_stop):
             return ""
-        loss = self._plan.options.loss
-        what = "log loss" if is_binary(loss) else "mean squared error" if loss == "mse" else "loss"
-        best = next((each for each in reversed(seen) if each.is_best), None)
-        where = f" than {best.log_loss:.4f} at {best.examples:,} examples" if best else ""
+        best = next((each for each in seen if each.cost(by) == standing.best), None)
+        where = f" than {best.value(by):.4f} at {best.examples:,} examples" if best else ""
         count = standing.without_better
-        return f"{f'{count} validations in a row' if count > 1 else 'a validation'} without a better {what}{where}"
+        return f"{f'{count} validations in a row' if count > 1 else 'a validation'} without a better {self._measure}{where}"
+
+    @property
+    def _measure(self) -> str:
+        """What the run goes by, in words."""
+        by, loss = self._wanted.best_by, self._plan.options.loss
+        if by != "loss":
+            return _MEASURES[by]
+        return "log loss" if is_binary(loss) else "mean squared error" if loss == "mse" else "loss"
 
 
 def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _is_again(found: Validation, before: Sequence[Validation]) -> bool:
+def _is_again(found: Validation, before: Sequence[Validation], by: BestBy) -> bool:
     if not before or (found.examples, found.data) != (before[-1].examples, before[-1].data):
         return False
-    return found.log_loss <= before[-1].log_loss
+    return found.cost(by) <= before[-1].cost(by)
+
+
+def _rankings(found: Validation) -> dict[str, float]:
+    return {
+        "GAUC": found.gauc,
+        f"NDCG@{found.top}": found.ndcg,
+        f"recall@{found.top}": found.recall,
+        "MRR": found.mrr,
+    }
 
 
 def news_of(found: Validation) -> str:
@@ -279,6 +318,7 @@ def news_of(found: Validation) -> str:
     best = ", the best so far" if found.is_best else ""
     known = {"NE": found.ne, "AUC": found.auc, "loss": found.log_loss}
     measures = [f"{name} {decimal(value)}" for name, value in known.items() if name == "loss" or not isnan(value)]
+    measures += [f"{name} {decimal(value)}" for name, value in _rankings(found).items() if not isnan(value)]
     measures += [f"AUC of {name} {decimal(value)}" for name, value in found.heads.items()]
     return f"validation at {found.examples:,} examples: {', '.join(measures)} ({duration(found.seconds)}){best}"
 

@@ -20,7 +20,7 @@ from htrain.executor.record.totals import RunTotals
 from htrain.executor.record.validations import Validation
 
 _CHARTED = ("eps", "loss", "ne", "window_loss", "window_ne", "max_staleness", "mean_staleness")
-_VALIDATED = ("log_loss", "ne", "auc")
+_VALIDATED = ("log_loss", "ne", "auc", "calibration", "gauc", "ndcg", "recall", "mrr")
 _COUNTS = ("examples", "log_loss", "positives", "cpu_seconds", "bytes_sent", "seconds_waited")
 _ROLE_LINES_PER_SECOND = 40.0  # of all roles together: a thousand that each had two would fill 21 GB an hour
 _MANY_ROLES = 250  # beyond which there are the fewer: each line is as long as there are peers

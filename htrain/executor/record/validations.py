@@ -12,18 +12,21 @@ import msgspec
 from htrain.decoding import converted, from_json
 from htrain.errors import CheckpointError
 from htrain.files import read_file
+from htrain.spec.settings import BestBy
 
 VALIDATIONS = "validations.jsonl"
 _MOST_BYTES = 1 << 28
-_NUMBERS = ("ne", "auc", "log_loss")  # that may be nan, which JSON does not know
+_RANKINGS = ("gauc", "ndcg", "recall", "mrr")
+_NUMBERS = ("ne", "auc", "log_loss", "calibration", *_RANKINGS)  # that may be nan, which JSON does not know
 
 
 class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One evaluation of a run's checkpoint on its validation data, which took so many `seconds`.
 
-    `examples` had been trained by the whole job at the checkpoint. `log_loss` is the mean squared error for MSE, and `ne` and `auc` are nan there. `heads`
-    has the AUC of each of the model's other outputs that has a label of clicks (`htrain.evaluate`).
-    `is_best` says that none before it, on the same data, has a lower log loss; a checkpoint that is `kept` stays until a better one comes.
+    `examples` had been trained by the whole job at the checkpoint. `log_loss` is the mean squared error for MSE, and `ne` is nan there; `auc` is of labels of
+    clicks. `heads` has the AUC of each of the model's other outputs that has a label of clicks (`htrain.evaluate`). `gauc`, `ndcg`, `recall` and `mrr` are
+    of rankings within groups, of the first `top` of each, and nan where none were asked for.
+    `is_best` says that none before it, on the same data, is better by what the run goes by; a checkpoint that is `kept` stays until a better one comes.
     """
 
     examples: int
@@ -36,6 +39,20 @@ class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_best: bool = False
     kept: bool = False
     heads: dict[str, float] = {}
+    calibration: float = math.nan
+    gauc: float = math.nan
+    ndcg: float = math.nan
+    recall: float = math.nan
+    mrr: float = math.nan
+    top: int = 0
+
+    def value(self, best_by: BestBy) -> float:
+        """What a measure says of the checkpoint; of the loss the lower, of others the higher is better."""
+        return self.log_loss if best_by == "loss" else float(getattr(self, best_by))
+
+    def cost(self, best_by: BestBy) -> float:
+        """What is the lower the better the checkpoint is, by a measure."""
+        return self.value(best_by) * (1 if best_by == "loss" else -1)
 
 
 def to_dict(validation: Validation) -> dict[str, Any]:

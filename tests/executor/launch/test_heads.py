@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import htrain
-from htrain.cli.app import commands, measures_of_head
+from htrain.cli.app import commands
+from htrain.cli.evaluate import measures_of_head
 from htrain.data.evaluation import auc
 from htrain.errors import UsageError
 from htrain.executor.launch import forward

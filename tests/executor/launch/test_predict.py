@@ -1,6 +1,7 @@
 """Scores of a run: a row for each row of the data, in its order, in a file that is whole or not there."""
 
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ import torch
 from taken_out import trained
 
 import htrain
+from htrain.data import open_data
 from htrain.data.evaluation import auc
+from htrain.data.ranking import ranking
 from htrain.errors import CheckpointError, DataError, Error, UsageError
 from htrain.executor.launch import forward
 from htrain.spec.cluster import this_machine
@@ -73,6 +76,31 @@ def test_scores_are_those_that_evaluation_is_of(run: Path, tmp_path: Path) -> No
     loss = torch.nn.functional.binary_cross_entropy(score, label).item()
     assert loss == pytest.approx(found.log_loss, rel=1e-5)
     assert auc(score.numpy(), label.numpy()) == pytest.approx(found.auc, abs=1e-6)
+
+
+def test_rankings_are_those_of_the_scores_within_the_values_of_a_column(run: Path, tmp_path: Path) -> None:
+    data = libfm(tmp_path / "a.libfm", 150, seed=1)
+    htrain.predict(run, data=data, out=tmp_path / "a.npy")
+    score, label = read(tmp_path / "a.npy")
+    second = [int(line.split()[2].split(":")[0]) for line in (tmp_path / "a.libfm").read_text().splitlines()]
+    column = open_data(data).schema.input("sparse").columns[1]
+    for name in (column, f"sparse.{column}"):
+        found = htrain.evaluate(run, data=data, group_by=name, top=3).ranking
+        assert found
+        assert asdict(found) == pytest.approx(asdict(ranking(np.array(second), score, label, top=3)), abs=1e-9)
+    found = htrain.evaluate(run, data=data)
+    assert found.ranking is None
+    assert found.calibration == pytest.approx(score.mean() / label.mean(), rel=1e-5)
+
+
+def test_a_column_that_is_none_is_refused(run: Path, tmp_path: Path) -> None:
+    data = libfm(tmp_path / "a.libfm", 30)
+    with pytest.raises(
+        UsageError, match=r"^--group-by: 'user' is no column of one value for each example; the data has "
+    ):
+        htrain.evaluate(run, data=data, group_by="user")
+    with pytest.raises(UsageError, match=r"^--top 5 has no effect without --group-by"):
+        htrain.evaluate(run, data=data, top=5)
 
 
 def test_evaluation_says_how_many_malformed_rows_it_leaves_out_and_where(run: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Validation while training, of runs with all roles as threads of this process."""
 
+import math
 import random
 import threading
 import time
@@ -141,6 +142,47 @@ def test_a_run_that_gets_no_better_ends_early_keeps_its_best_and_counts_on_when_
     assert htrain.evaluate(run, data=worse, checkpoint="best").log_loss == best.log_loss
 
 
+@pytest.mark.parametrize("best_by", ["gauc", "ndcg", "mrr", "auc"])
+def test_a_run_keeps_what_ranks_best_within_groups_and_ends_by_it(folder: Path, tmp_path: Path, best_by: str) -> None:
+    run, worse, news = tmp_path / "run", data(folder, "worse"), StringIO()
+    said: dict[str, Any] = {"valid": worse, "valid_every": 200, "early_stop": 2, "keep_best": True, "best_by": best_by}
+    said |= {"epochs": 1000, "valid_group_by": "F3", "valid_top": 2}
+    result = train(folder, Console(file=news, width=500), out=run, **said)
+    best = max(result.validations, key=lambda each: float(getattr(each, best_by)))
+    assert best.kept
+    name = "NDCG" if best_by == "ndcg" else best_by.upper()
+    assert f" without a better {name} than {getattr(best, best_by):.4f} at {best.examples:,} examples" in result.stopped
+    found = htrain.evaluate(run, data=worse, checkpoint="best", group_by="F3", top=2)
+    assert found.ranking
+    assert (best.gauc, best.ndcg, best.recall, best.mrr) == (
+        found.ranking.gauc,
+        found.ranking.ndcg,
+        found.ranking.recall,
+        found.ranking.mrr,
+    )
+    assert (
+        f", GAUC {best.gauc:.4f}, NDCG@2 {best.ndcg:.4f}, recall@2 {best.recall:.4f}, MRR {best.mrr:.4f} ("
+        in news.getvalue()
+    )
+    again = train(folder, resume=run, **said)
+    assert again.stopped
+    assert len(again.validations) <= len(result.validations) + 2, "the first ends it, and the last is of its end"
+
+
+def test_a_run_that_goes_on_by_another_measure_judges_its_validations_so_far_by_that(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Those of before that lack it are no better than any."""
+    run, worse = tmp_path / "run", data(folder, "worse")
+    train(folder, out=run, epochs=2, valid=worse, valid_every=200, keep_best=True)
+    ranked: dict[str, Any] = {"valid": worse, "valid_group_by": "F3", "best_by": "gauc", "keep_best": True}
+    result = train(folder, resume=run, epochs=3, **ranked)
+    last = result.validations[-1]
+    assert last.is_best
+    assert last.kept
+    assert math.isnan(result.validations[0].gauc)
+
+
 def test_a_run_on_numbers_has_neither_ne_nor_auc_and_gets_better_by_its_squared_error(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -237,6 +279,10 @@ MISUSES: dict[str, dict[str, Any]] = {
     "--keep-best has no effect without --valid": {"keep_best": True},
     "on_validation= has no effect without --valid": {"on_validation": fails},
     "--early-stop has no effect without --valid-every": {"early_stop": 3, "valid": "libfm:x"},
+    "--best-by has no effect without --valid": {"best_by": "auc"},
+    "--valid-group-by has no effect without --valid": {"valid_group_by": "user"},
+    "--valid-top 5 has no effect without --valid-group-by": {"valid_top": 5, "valid": "libfm:x"},
+    "--best-by gauc .* has no effect without --valid-group-by": {"best_by": "gauc", "valid": "libfm:x"},
 }
 
 
