@@ -9,6 +9,8 @@ from htrain.executor.launch.predict import Prediction, predict_run
 from htrain.executor.record.run_folder import require_run
 from htrain.exporting.export import Exported, export_onnx, export_tables, export_torch
 from htrain.spec.arguments import require_arguments
+from htrain.spec.cluster import cores_here
+from htrain.spec.settings import Workers
 
 _FORMAT: Literal["safetensors"] = "safetensors"
 _PIECE_ROWS = 1_000_000
@@ -22,24 +24,26 @@ def predict(
     plan: str | Path = "",
     replica: str = "center",
     checkpoint: Literal["last", "best"] = "last",
+    workers: Workers = "auto",
 ) -> Prediction:
     """Write the scores of the last checkpoint of a run, or of the best, which `keep_best` keeps, on `data`, FORMAT:PATH, to the file `out`: .parquet, .csv
     or .npy.
 
     Scores are probabilities for the loss bce, and predictions for mse; beside each are the label of its row, and the model's heads, what else it returns of
     the row, by their names. Rows are in the order of the data, which is read in batches. `plan` where the run's plan has moved; `replica` says whose dense
-    parameters, `center` or `group:N`.
+    parameters, `center` or `group:N`. As many threads compute as `workers` says, one for each core where that is `auto`: scores do not depend on it.
     The file appears whole or not at all, over nothing but an older Parquet file of scores.
     Raises UsageError for a name of another kind, CheckpointError and PlanError for a run that cannot be read, DataError for data that cannot be read or does
     not fit, for a malformed row, and for a file that cannot be written.
     """
     require_arguments(
-        "predict", run_folder=run_folder, data=data, out=out, plan=plan, replica=replica, checkpoint=checkpoint
-    )
+        "predict", run_folder=run_folder, data=data, out=out, plan=plan, replica=replica, checkpoint=checkpoint, workers=workers
+    )  # fmt: skip
     folder = Path(run_folder)
     return predict_run(
-        Path(plan or require_run(folder).plan), folder, data, out=Path(out), replica=replica, checkpoint=checkpoint
-    )
+        Path(plan or require_run(folder).plan), folder, data, out=Path(out), replica=replica, checkpoint=checkpoint,
+        workers=cores_here() if workers == "auto" else workers,
+    )  # fmt: skip
 
 
 def export(

@@ -19,6 +19,7 @@ from htrain.executor.record.run_folder import began, require_run
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
+from htrain.spec.cluster import cores_here
 from htrain.spec.settings import (
     BestBy,
     CheckpointSeconds,
@@ -218,6 +219,7 @@ def evaluate(
     labels: Mapping[str, str] = _BY_NAME,
     group_by: str = "",
     top: int = 10,
+    workers: Workers = "auto",
 ) -> Evaluation:
     """NE, AUC, log loss and calibration of the last checkpoint of a run on a dataset, or of the best, which `keep_best` keeps; `plan` where the run's plan has
     moved.
@@ -226,14 +228,17 @@ def evaluate(
     `labels={"cvr": "bought"}` says it of others, and `{"score": "bought"}` of what is scored beside a loss of the model's own.
     `group_by` names a column of the data with one value for each example, such as `user`, or `sparse.user` for one of an input's: examples with the same value
     are ranked against each other, and `.ranking` has GAUC, NDCG and recall of the first `top` of each group, and MRR, over the groups with both labels.
+    As many threads compute as `workers` says, one for each core where that is `auto`: what is found does not depend on it.
     Raises UsageError for labels that are none, and for a column that is none, and as `htrain.predict`.
     """
     require_arguments(
-        "evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica, checkpoint=checkpoint, labels=labels, group_by=group_by, top=top
+        "evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica, checkpoint=checkpoint, labels=labels, group_by=group_by, top=top,
+        workers=workers,
     )  # fmt: skip
     folder = Path(run_folder)
     plan_folder = Path(plan or require_run(folder).plan)
     grouping = _grouping(group_by, top, "--")
     return evaluate_run(
-        plan_folder, folder, data, replica=replica, checkpoint=checkpoint, labels=labels, grouping=grouping
-    )
+        plan_folder, folder, data, replica=replica, checkpoint=checkpoint, labels=labels, grouping=grouping,
+        workers=cores_here() if workers == "auto" else workers,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import htrain
-from htrain.cli.flags import FilePath, Named, PlanCommand, json_flag, put
+from htrain.cli.flags import FilePath, Named, PlanCommand, json_flag, put, scoring_flag
 
 if TYPE_CHECKING:
     from htrain.data.ranking import Ranking
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 1_000_000_000),
     help="With it: NDCG and recall are of the first K of each group. [default: 10]",
 )
+@scoring_flag
 @json_flag
 def evaluate(run_folder: Path, as_json: bool, plan: Path | None, labels: Any, group_by: str, **what: Any) -> None:
     """Evaluate the last checkpoint of RUN_FOLDER, or the best: NE, AUC, log loss and calibration, AUC of heads whose labels are known, and with --group-by

@@ -288,6 +288,11 @@ workers_flag = click.option(
     help="Threads of a PS that run ops; auto is one a core. [default: auto]",
 )  # fmt: skip
 
+scoring_flag = click.option(
+    "--workers", default="auto", type=Value(Workers),
+    help="Threads that compute, beside one that reads; auto is one a core. Results do not depend on it. [default: auto]",
+)  # fmt: skip
+
 checkpoint_flag = click.option(
     "--checkpoint-seconds", default=300.0, type=Value(CheckpointSeconds),
     help="Seconds between checkpoints, or end for the last only. [default: 300]",

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 import htrain
-from htrain.cli.flags import FilePath, PlanCommand, json_flag, put, require_alone, tell
+from htrain.cli.flags import FilePath, PlanCommand, json_flag, put, require_alone, scoring_flag, tell
 
 _plan_flag = click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")
 _checkpoint_flag = click.option(
@@ -27,6 +27,7 @@ _replica_flag = click.option(
 @_plan_flag
 @_replica_flag
 @_checkpoint_flag
+@scoring_flag
 @json_flag
 def predict(run_folder: Path, plan: Path | None, as_json: bool, **what: Any) -> None:
     """Write the scores of the last checkpoint of RUN_FOLDER on data: probabilities, predictions for --loss mse, and what forward scores for own.

@@ -159,6 +159,12 @@ class Cluster:
         return tuple(map(str, (*inner, *outer)))
 
 
+def cores_here() -> int:
+    """The cores of this machine, as far as this process may use them."""
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(own, core_limit())))
+
+
 def this_machine(**counts: Any) -> Cluster:
     """A cluster of this machine's roles: they share its cores and memory evenly, as far as this process may use them; messages cross the loopback."""
     cluster = validated(counts, where="the cluster")
@@ -166,8 +172,7 @@ def this_machine(**counts: Any) -> Cluster:
     memory = int(min(import_module("psutil").virtual_memory().total, memory_limit()))
     spare = max(0, memory - ROLE_BYTES)
     share = ROLE_BYTES + spare // max(1, len(cluster.roles))  # as threads they are one process
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cores = max(1, math.ceil(min(own, core_limit())))
+    cores = cores_here()
     kinds = (TRAINER, GROUP_PS, SPARSE_PS, DENSE_PS)
     limits: dict[str, Any] = {
         f"{kind}_{what}": value

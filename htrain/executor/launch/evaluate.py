@@ -63,6 +63,7 @@ def evaluate_run(
     checkpoint: Which = "last",
     labels: Mapping[str, str],
     grouping: Grouping | None = None,
+    workers: int = 0,
 ) -> Evaluation:
     """Evaluate the last checkpoint of a run on a dataset, or the best that its validations have kept.
 
@@ -77,7 +78,9 @@ def evaluate_run(
     dataset = trained.dataset(data)
     if grouping:
         require_column(dataset.schema, grouping.column, what="--group-by")
-    return evaluate(trained.plan, net, trained.parameters(net), dataset, labels=labels, grouping=grouping)
+    return evaluate(
+        trained.plan, net, trained.parameters(net), dataset, labels=labels, grouping=grouping, workers=workers
+    )
 
 
 def labels_of(plan: Plan, net: Net, said: Mapping[str, str]) -> dict[str, str]:
@@ -108,15 +111,17 @@ def evaluate(
     *,
     labels: Mapping[str, str],
     grouping: Grouping | None = None,
+    workers: int = 0,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Run the forward net over all of a dataset; `on_batch` is called after each batch, and what it raises ends it. See `labels_of`.
+    """Run the forward net over all of a dataset, with so many `workers` (`scored`); `on_batch` is called after each batch, and what it raises ends it.
+    See `labels_of`.
 
     Requires: `grouping` names a column that the data has (`require_column`).
     """
     scores, wanted, groups, total, examples, malformed = [], [], [], 0.0, 0, Malformed()
     heads: dict[str, list[tuple[_Column, _Column]]] = {name: [] for name in labels if name != _SCORE}
-    for batch in scored(net, parameters, dataset, malformed, batch_size_of(plan)):
+    for batch in scored(net, parameters, dataset, malformed, batch_size_of(plan), workers=workers):
         scores.append(batch.logit)
         wanted.append(batch.columns[labels[_SCORE]].reshape(-1))
         for name, found in heads.items():

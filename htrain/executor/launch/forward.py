@@ -1,7 +1,10 @@
 """A trained model in one process: the last checkpoint of a run, the forward net of its plan, and what that makes of data."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,11 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from htrain.data import START, Dataset, Malformed, open_data
+from htrain.data import START, Batch, Dataset, Malformed, open_data
 from htrain.errors import CheckpointError
 from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
+from htrain.executor.host.threads import begin_thread, callers_settings_kept, share_gil
 from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_vocabularies
 from htrain.executor.record.checkpoint import Manifest
 from htrain.executor.record.kept import latest_checkpoint, named_checkpoint
@@ -31,6 +35,7 @@ from htrain.ops.bundle import Bundle
 from htrain.plan.plan import Plan, load_plan
 
 _BATCH = 4096
+_AHEAD = 2  # batches that are read for each worker
 Which = Literal["last", "best"]  # of a run's checkpoints
 
 
@@ -164,29 +169,49 @@ def batch_size_of(plan: Plan) -> int:
 
 
 def scored(
-    net: Net, parameters: Mapping[str, torch.Tensor], dataset: Dataset, malformed: Malformed, batch_size: int
+    net: Net,
+    parameters: Mapping[str, torch.Tensor],
+    dataset: Dataset,
+    malformed: Malformed,
+    batch_size: int,
+    workers: int = 0,
 ) -> Iterator[Scored]:
     """What a forward net makes of all of a dataset, batch by batch, in the order of its rows. Malformed ones are left out. See `batch_size_of`.
 
+    `workers` are threads that compute beside this one, which reads ahead of them, each op on one core; with none, this one computes. Batches are the same.
     Raises DataError for what cannot be read.
     """
     engine = Engine(build_program(net, parameters))
-    loss_name, logit_name, *others = engine.program.net.outputs
     batches = dataset.batches(batch_size=batch_size, shard=0, num_shards=1, epochs=1, start=START, malformed=malformed)
+    if not workers:
+        yield from map(partial(_scored, engine), batches)
+        return
+    with callers_settings_kept(), ThreadPoolExecutor(workers, "score", begin_thread) as pool:
+        torch.set_num_threads(1)
+        share_gil(workers + 1)
+        begun: deque[Future[Scored]] = deque()
+        try:
+            for batch in batches:
+                begun.append(pool.submit(_scored, engine, batch))
+                if len(begun) > _AHEAD * workers:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:  # whoever wants no more waits for no more
+            pool.shutdown(cancel_futures=True)
+
+
+def _scored(engine: Engine, batch: Batch) -> Scored:
+    loss_name, logit_name, *others = engine.program.net.outputs
     with torch.no_grad():
-        for batch in batches:
-            state = engine.begin(
-                Context(0, 0, 0, 0),
-                "",
-                batch.num_examples,
-                {name: torch.from_numpy(column) for name, column in batch.columns.items()},
-            )
-            ready = engine.start(state)
-            while ready:
-                ready += engine.run(state, ready.pop(0), _no_peer)
-            logit = state.values[logit_name].reshape(-1).numpy()
-            heads = {head_name(name): _of_examples(state.values[name]) for name in others}
-            yield Scored(logit, batch.columns["label"], float(state.values[loss_name]), heads, batch.columns)
+        inputs = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+        state = engine.begin(Context(0, 0, 0, 0), "", batch.num_examples, inputs)
+        ready = engine.start(state)
+        while ready:
+            ready += engine.run(state, ready.pop(0), _no_peer)
+    logit = state.values[logit_name].reshape(-1).numpy()
+    heads = {head_name(name): _of_examples(state.values[name]) for name in others}
+    return Scored(logit, batch.columns["label"], float(state.values[loss_name]), heads, batch.columns)
 
 
 def widths_of(net: Net) -> dict[str, int]:

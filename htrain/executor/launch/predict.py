@@ -23,12 +23,19 @@ class Prediction:
 
 
 def predict_run(
-    plan_folder: Path, run_folder: Path, data: str, *, out: Path, replica: str, checkpoint: Which = "last"
+    plan_folder: Path,
+    run_folder: Path,
+    data: str,
+    *,
+    out: Path,
+    replica: str,
+    checkpoint: Which = "last",
+    workers: int = 0,
 ) -> Prediction:
     """Write the scores of the last checkpoint of a run on a dataset, in the order of its rows, batch by batch.
 
-    `replica` and `checkpoint` are as of `evaluate_run`. Raises CheckpointError, PlanError, UsageError and DataError: also for a malformed row, as the scores
-    behind it would stand in others' places.
+    `replica` and `checkpoint` are as of `evaluate_run`, `workers` as of `scored`.
+    Raises CheckpointError, PlanError, UsageError and DataError: also for a malformed row, as the scores behind it would stand in others' places.
     """
     require_scores(out)
     trained = load_trained(plan_folder, run_folder, replica, checkpoint)
@@ -37,7 +44,7 @@ def predict_run(
     malformed, examples, total = Malformed(share=0.0), 0, 0.0
     parameters = trained.parameters(net)
     with scores_file(out, widths_of(net)) as write:
-        for batch in scored(net, parameters, dataset, malformed, batch_size_of(trained.plan)):
+        for batch in scored(net, parameters, dataset, malformed, batch_size_of(trained.plan), workers=workers):
             _require_none(malformed)
             score = torch.from_numpy(batch.logit).sigmoid().numpy() if of_logits else batch.logit
             write({"score": score, "label": batch.label, **batch.heads})

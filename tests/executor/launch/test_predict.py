@@ -1,6 +1,8 @@
 """Scores of a run: a row for each row of the data, in its order, in a file that is whole or not there."""
 
 import random
+import sys
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
@@ -66,6 +68,40 @@ def test_scores_are_in_the_order_of_the_rows_whatever_the_batches_and_the_format
         np.testing.assert_allclose(found[0], scores, rtol=0, atol=1e-6)
         assert np.array_equal(found[1], labels)
     assert (tmp_path / "batches.csv").read_text().startswith("score,label\n0.")
+
+
+def test_scores_and_what_is_evaluated_do_not_depend_on_the_workers_and_the_callers_settings_stay(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, before = libfm(tmp_path / "a.libfm", 150, seed=1), (torch.get_num_threads(), sys.getswitchinterval())
+    monkeypatch.setattr(forward, "_BATCH", 7)
+    found = []
+    for workers in (1, 2, 5):
+        htrain.predict(run, data=data, out=tmp_path / f"{workers}.npy", workers=workers)
+        found.append((htrain.evaluate(run, data=data, workers=workers), (tmp_path / f"{workers}.npy").read_bytes()))
+    assert found[0] == found[1] == found[2]
+    assert (torch.get_num_threads(), sys.getswitchinterval()) == before
+    assert not [each for each in threading.enumerate() if each.name.startswith("score")]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_ends_scoring_ends_its_workers(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr(forward, "_BATCH", 7)
+    with pytest.raises(DataError, match=r"bad\.libfm:101: "):
+        htrain.predict(
+            run, data=libfm(tmp_path / "bad.libfm", 150, bad=(100,)), out=tmp_path / "s.npy", workers=workers
+        )
+    assert not (tmp_path / "s.npy").exists()
+
+    def fails(*given: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(forward, "_scored", fails)
+    with pytest.raises(MemoryError):
+        htrain.evaluate(run, data=libfm(tmp_path / "a.libfm", 150), workers=workers)
+    assert not [each for each in threading.enumerate() if each.name.startswith("score")]
 
 
 def test_scores_are_those_that_evaluation_is_of(run: Path, tmp_path: Path) -> None:
