@@ -3,11 +3,13 @@
 import glob
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 from htrain.data.address import Address, AnyPath, has_pattern, no_such_file, path_of
 from htrain.data.malformed import Malformed
-from htrain.data.reader import Source
+from htrain.data.owners import owners
+from htrain.data.reader import Pieced, Source
 from htrain.data.rows import Rows
 from htrain.data.text import readable
 from htrain.errors import DataError
@@ -51,13 +53,22 @@ def _files_of(place: str, uri: str) -> list[AnyPath]:
 
 
 def _files_in(folder: AnyPath) -> Iterable[AnyPath]:
-    return folder.files() if isinstance(folder, Address) else (each for each in folder.iterdir() if each.is_file())
+    return folder.files() if isinstance(folder, Address) else (each for each in folder.iterdir() if _is_file(each))
 
 
 def _files_like(pattern: AnyPath) -> Iterable[AnyPath]:
     if isinstance(pattern, Address):
         return pattern.matching()
-    return (each for each in map(Path, glob.glob(str(pattern), recursive=True)) if each.is_file())
+    return (each for each in map(Path, glob.glob(str(pattern), recursive=True)) if _is_file(each))
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is no folder. Raises DataError for what cannot be read, and is called as data: a link to a file that has gone is no file less."""
+    if path.is_file() or path.is_dir() or not _is_data(path.name):
+        return path.is_file()
+    raise DataError(
+        f"{path}: {'a link to what is not there' if path.is_symlink() else 'no file'}: restore it, or take it away"
+    )
 
 
 def _is_data(name: str) -> bool:
@@ -88,15 +99,17 @@ class NoRows:
 class Files:
     """The rows of several sources, one after another. The number of a chunk is that of its source, and behind it its own there.
 
-    A shard begins one further in each source, so that small files, of one chunk each, are shared out, too.
+    A shard begins one further in each source, so that small files, of one chunk each, are shared out, too. With `segments`, how many sources came together each
+    time, their pieces are read by one shard each, as far as all shards have about as many then (htrain.data.owners).
     """
 
     parts: Sequence[Source]
+    segments: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """The first file, and how many more."""
-        return f"{self.parts[0].name} and {len(self.parts) - 1} more"
+        return f"{self.parts[0].name} and {len(self.parts) - 1} more" if len(self.parts) > 1 else self.parts[0].name
 
     def num_examples(self) -> int:
         """Of all files; 0 where one does not tell."""
@@ -105,14 +118,30 @@ class Files:
 
     def chunks(self, *, shard: int, num_shards: int, first: int, malformed: Malformed) -> Iterator[tuple[int, Rows]]:
         """See `Source`. Raises DataError for a file that cannot be read."""
-        for place in range(first >> CHUNK_BITS, len(self.parts)):
+        parts = self._shared_among(num_shards)
+        for place in range(first >> CHUNK_BITS, len(parts)):
             begin = first & _CHUNKS if place == first >> CHUNK_BITS else 0
             of_shard = (shard - place) % num_shards
-            for number, rows in self.parts[place].chunks(
+            for number, rows in parts[place].chunks(
                 shard=of_shard, num_shards=num_shards, first=begin, malformed=malformed
             ):
                 yield place << CHUNK_BITS | number, rows
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
         """See `Source`."""
-        return self.parts[number >> CHUNK_BITS].place(number=number & _CHUNKS, row=row, num_shards=num_shards)
+        part = self._shared_among(num_shards)[number >> CHUNK_BITS]
+        return part.place(number=number & _CHUNKS, row=row, num_shards=num_shards)
+
+    def _shared_among(self, num_shards: int) -> Sequence[Source]:
+        """The sources, whose pieces belong to shards; what comes in a later segment changes nothing of those before."""
+        begin, found = 0, list(self.parts)
+        for count in self.segments:
+            pieces = [part.pieces if isinstance(part, Pieced) else () for part in self.parts[begin : begin + count]]
+            of_pieces = iter(owners(tuple(chain.from_iterable(pieces)), num_shards))
+            for place, sizes in enumerate(pieces, begin):
+                part, of_part = self.parts[place], islice(of_pieces, len(sizes))
+                if isinstance(part, Pieced) and sizes:
+                    own = (None if shard is None else (shard - place) % num_shards for shard in of_part)
+                    found[place] = part.owned(tuple(own))
+            begin += count
+        return found

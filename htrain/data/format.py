@@ -30,6 +30,7 @@ class Format:
     `is_made` reads no file and gets an empty path. Several files of a format that `is_joined` are data, too, their rows one after another. Of a format that
     `is_described`, a schema file says what columns are, read once for all files: its option is `schema`, and `open` gets a Described in place of the options,
     and `first_rows` gives the first of a file (an AnyPath), as many as are wanted, when it has not been described yet.
+    One that `is_pieced` has sources that are (htrain.data.reader.Pieced).
     One that `is_text` has its rows in lines, read by a TextSource: lines that are appended to a file are rows behind those before (htrain.data.growth).
     """
 
@@ -43,6 +44,7 @@ class Format:
     is_local: bool = False
     is_described: bool = False
     is_text: bool = False
+    is_pieced: bool = False
     first_rows: Callable[[Any, int], FirstRows] | None = None
 
 

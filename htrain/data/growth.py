@@ -63,10 +63,12 @@ class Cut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Extent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The files that a run reads, as long as they were when it began or went on; none for data that is not in files. Epochs that were begun on less are
-    `cuts`, in the order of epochs. Raises ValueError where these are not of the files."""
+    `cuts`, in the order of epochs. With `by_parts` pieces of files belong to one reader each (htrain.data.owners); without, all is shared out by chunks, as an
+    older htrain did. Raises ValueError where cuts are not of the files."""
 
     files: tuple[FileSize, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    by_parts: bool = False
 
     def __post_init__(self) -> None:
         sizes = [file.num_bytes for file in self.files]

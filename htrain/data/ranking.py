@@ -7,7 +7,6 @@ Where scores tie, each measure is its mean over all orders of those that tie, as
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,7 +122,7 @@ def _reciprocal(rank: int, size: int, found: int) -> float:
 
 def group_of(schema: Schema, name: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """The groups of a batch's `columns`; see `require_column`."""
-    item, column = _places(schema)[name]
+    item, column = _columns(schema)[name][0]
     values = columns[item.name]
     return values if values.ndim == 1 else values[:, column]
 
@@ -131,29 +130,33 @@ def group_of(schema: Schema, name: str, columns: Mapping[str, NDArray[Any]]) -> 
 def require_column(schema: Schema, name: str, *, what: str) -> None:
     """Raises UsageError, in the name of `what`, where `name` is no column of one value for each example: an input of width 1, one of an input's columns as
     `input.column`, or by its own name, where no other is called so."""
-    places = _places(schema)
-    if name not in places:
-        known = ", ".join(dict.fromkeys(_full_name(*place) for place in places.values())) or "none"
+    found = _columns(schema)
+    if len(meant := found.get(name, ())) > 1:
+        raise UsageError(
+            f"{what}: '{name}' is in several inputs: say {' or '.join(_names(*column)[0] for column in meant)}"
+        )
+    if not meant:
+        columns = (column for each in found.values() for column in each)
+        known = ", ".join(dict.fromkeys(_shown(*column) for column in columns)) or "none"
         raise UsageError(f"{what}: '{name}' is no column of one value for each example; the data has {known}")
 
 
-def _full_name(item: Input, place: int) -> str:
-    return item.name if item.width == 1 else f"{item.name}.{item.columns[place]}"
+def _shown(item: Input, place: int) -> str:
+    return item.name if item.width == 1 else _names(item, place)[0]
 
 
-def _places(schema: Schema) -> dict[str, tuple[Input, int]]:
-    """Each name of a column of one value for each example: its input, and its place among that input's."""
-    items = [item for item in schema.inputs if item.kind in ("dense", "ids")]
-    times = Counter(column for item in items for column in item.columns)
-    each = [
-        (item, place, column)
-        for item in items
-        for place, column in enumerate(item.columns)
-        if len(item.columns) == item.width
-    ]
-    alone = {column: (item, place) for item, place, column in each if times[column] == 1}
-    return (
-        alone
-        | {f"{item.name}.{column}": (item, place) for item, place, column in each}
-        | {item.name: (item, 0) for item in items if item.width == 1}
-    )
+def _columns(schema: Schema) -> dict[str, list[tuple[Input, int]]]:
+    """The columns of one value for each example that each name may mean: their inputs, and their places among those'."""
+    found: dict[str, list[tuple[Input, int]]] = {}
+    for item in schema.inputs:
+        for place in range(item.width if item.kind in ("dense", "ids") else 0):
+            for name in dict.fromkeys(_names(item, place)):
+                found.setdefault(name, []).append((item, place))
+    return found
+
+
+def _names(item: Input, place: int) -> tuple[str, ...]:
+    """The names of a column, the full one first: that of its input and its own; its own; and that of its input, where this has no other."""
+    own = item.columns[place : place + 1] if len(item.columns) == item.width else ()
+    whole = (item.name,) if item.width == 1 else ()
+    return (*(f"{item.name}.{column}" for column in own), *own, *whole) or (f"{item.name}[{place}]",)

@@ -5,7 +5,7 @@ A source is a sequence of chunks; shard s of n reads the chunks c with c % n == 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from htrain.data.batch import Batch, Position
 from htrain.data.labels import as_taken, first_outside, is_binary, wanted
@@ -33,6 +33,18 @@ class Source(Protocol):
 
     def place(self, *, number: int, row: int, num_shards: int) -> str:
         """How messages name a row of a chunk, both from 0, such as FILE:LINE. It may read the chunk again."""
+
+
+@runtime_checkable
+class Pieced(Source, Protocol):
+    """A source of pieces of which some costs as much as all: whoever wants a row reads on to it from where its piece begins."""
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Their sizes, in their order; none where rows can be read from anywhere."""
+
+    def owned(self, owners: tuple[int | None, ...]) -> Source:
+        """The source whose pieces are read by these shards alone, with all of their chunks; by all shards, chunk by chunk, where None is."""
 
 
 class Order(Protocol):

@@ -40,6 +40,8 @@ def open_data(uri: str, extent: Extent | None = None) -> Dataset:
     options = Described(load_layout(_schema_file(files[0], own)), table_rows) if format.is_described else own
     part = part_of(_only(others, OF_PARTS))
     dataset = _all_of(format, _within(extent, format, files, uri) if extent else files, options, uri)
+    if extent and extent.by_parts and "order" not in others:  # in the order of time, trainers stay near each other
+        dataset = replace(dataset, source=_by_parts(dataset.source))
     if extent and extent.cuts:
         dataset = replace(dataset, begun=_begun(extent.cuts, dataset.source))
     return ordered(held_out(dataset, part) if part else dataset, _only(others, OF_ORDER))
@@ -147,9 +149,25 @@ def by_name(paths: Sequence[AnyPath], names: Sequence[str]) -> list[AnyPath | No
 def _begun(cuts: Sequence[Cut], source: Source) -> tuple[Begun, ...]:
     """What epochs read that were begun before data came, of the files that a source has now."""
     files = source.parts if isinstance(source, Files) else (source,)
-    return tuple(
-        Begun(cut.last_epoch, Files([_part(files[part.file], part) for part in cut.parts]), cut.begins) for cut in cuts
-    )
+    by_parts = isinstance(source, Files) and bool(source.segments)
+
+    def read(cut: Cut) -> Files:
+        parts = [_part(files[part.file], part) for part in cut.parts]
+        return Files(parts, tuple(map(len, cut.segments)) if by_parts else ())
+
+    return tuple(Begun(cut.last_epoch, read(cut), cut.begins) for cut in cuts)
+
+
+def _by_parts(source: Source) -> Files:
+    """The same, whose pieces are read by one shard each."""
+    parts = source.parts if isinstance(source, Files) else (source,)
+    return Files(parts, (len(parts),))
+
+
+def is_read_by_parts(uri: str) -> bool:
+    """Whether some of a file of rows costs its reader as much as all of it: Parquet, and compressed text. Raises DataError as `files_of` does."""
+    format, place, _ = _parts(uri)
+    return format.is_pieced or (format.is_text and any(path.suffix == ".gz" for path in files_at(place, uri)))
 
 
 def _part(source: Source, part: FilePart) -> Source:

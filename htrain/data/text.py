@@ -29,13 +29,24 @@ Parse = Callable[[np.ndarray], tuple[Rows, Sequence[Fault]]]
 class TextSource:
     """Rows of a text file, plain or .gz. `parse` turns the bytes of whole lines, uint8[n], into rows and faults.
 
-    `header_bytes` at the start of the file belong to no row. Lines before `begin` bytes of a plain file are none of its rows: one ends there.
+    `header_bytes` at the start of the file belong to no row. Lines before `begin` bytes of a plain file are none of its rows: one ends there. A .gz file may
+    have an `owner`, the shard that reads it alone: others would decompress it, too.
     """
 
     path: TextPath
     parse: Parse
     header_bytes: int = 0
     begin: int = 0
+    owner: int | None = None
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """See `Pieced`: a .gz file is one."""
+        return (self.path.stat().st_size,) if self.path.suffix == ".gz" else ()
+
+    def owned(self, owners: tuple[int | None, ...]) -> "TextSource":
+        """See `Pieced`."""
+        return replace(self, owner=owners[0])
 
     @property
     def name(self) -> str:
@@ -100,17 +111,19 @@ class TextSource:
 
     def _streamed(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, bytes]]:
         """The chunks of a compressed file. It can only be read from its start: every shard reads it all and keeps its
-        own chunks.
+        own chunks, unless one has it alone.
         """
+        if self.owner not in (None, shard):
+            return
         step = min(MIN_CHUNK_BYTES, chunk_bytes(self.path.stat().st_size, num_shards))
         with open_text(self.path, ahead_bytes=MAX_CHUNK_BYTES) as file:
             offset = len(file.read(self.header_bytes))
-            number = 0
+            number, each = (0, 1) if self.owner is None else (shard, num_shards)
             while data := read_lines(file, step, self.path):
                 if number >= first and number % num_shards == shard:
                     yield number, offset, data
                 offset += len(data)
-                number += 1
+                number += each
 
     def _line(self, offset: int, line: int) -> int:
         """The number, from 1, of a line of the chunk that starts at `offset`."""

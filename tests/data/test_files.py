@@ -199,3 +199,14 @@ def test_large_files_are_known_by_blocks_of_each(tmp_path: Path, monkeypatch: py
     path.write_bytes(path.read_bytes()[:-2] + b"7\n")
     os.utime(path, ns=(found.st_mtime_ns, found.st_mtime_ns))
     assert "'part-001.csv' has" in before.difference(identity_of(uri))
+
+
+def test_a_link_to_a_file_that_has_gone_is_no_file_less(tmp_path: Path) -> None:
+    (tmp_path / "a.libfm").write_text("1 1:1\n")
+    (tmp_path / "b.libfm").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "_mark").symlink_to(tmp_path / "nowhere")
+    for place in (str(tmp_path), f"{tmp_path}/*.libfm"):
+        with pytest.raises(DataError, match=r"b\.libfm: a link to what is not there: restore it, or take it away$"):
+            open_data(f"libfm:{place}?rows=10")
+    (tmp_path / "b.libfm").unlink()
+    assert open_data(f"libfm:{tmp_path}?rows=10").num_examples() == 1

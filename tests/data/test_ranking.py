@@ -86,9 +86,18 @@ def test_a_column_of_one_value_for_each_example_has_groups(name):
     require_column(SCHEMA, name, what="--group-by")
 
 
-@pytest.mark.parametrize("name", ["item", "sparse", "dense", "clicked", "sparse.day", "", "nobody"])
+@pytest.mark.parametrize("name", ["sparse", "dense", "clicked", "sparse.day", "", "nobody"])
 def test_what_has_more_values_or_more_than_one_meaning_is_refused_with_what_there_is(name):
     with pytest.raises(
         UsageError, match=r"--group-by: '.*' is no column of one value for each example; the data has .*sparse\.user"
     ):
         require_column(SCHEMA, name, what="--group-by")
+
+
+def test_a_name_of_several_columns_is_refused_with_theirs():
+    with pytest.raises(UsageError, match=r"--group-by: 'item' is in several inputs: say sparse\.item or more\.item"):
+        require_column(SCHEMA, "item", what="--group-by")
+    shadowed = Schema((*SCHEMA.inputs, Input("user", "ids", 1, columns=("session",), rows=(9,), tables=("id",))))
+    with pytest.raises(UsageError, match=r"'user' is in several inputs: say sparse\.user or user\.session"):
+        require_column(shadowed, "user", what="--group-by")
+    require_column(shadowed, "user.session", what="--group-by")

@@ -16,7 +16,7 @@ of a CSV file hold no line breaks: the file is read in chunks of whole lines.
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -178,11 +178,17 @@ def _line_numbers(data: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ParquetSource:
-    """A chunk is a block of rows; a row group without a block of the shard is not read."""
+    """A chunk is a block of rows; a row group without a block of the shard is not read. `pieces` are the rows of its groups: one is decoded from its first."""
 
     path: AnyPath
     layout: Layout
     to_rows: ToRows
+    pieces: tuple[int, ...]
+    owners: tuple[int | None, ...] = ()
+
+    def owned(self, owners: tuple[int | None, ...]) -> "ParquetSource":
+        """See `Pieced`."""
+        return replace(self, owners=owners)
 
     @property
     def name(self) -> str:
@@ -213,36 +219,53 @@ class ParquetSource:
 
     def _blocks(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """The shard's blocks: number, place of the first row in the file, rows."""
+        owners = self.owners or (None,) * len(self.pieces)
+        if not {shard, None} & set(owners):
+            return
         file = _parquet_file(self.path)
         size = max(1, min(MAX_BLOCK_ROWS, file.metadata.num_rows // (num_shards * 8)))
-        rows_of = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        if sum(rows_of) != file.metadata.num_rows:
-            raise OSError(f"its row groups have {sum(rows_of):,} rows together, it says {file.metadata.num_rows:,}")
+        if _rows_of_groups(file) != self.pieces:
+            raise OSError("its row groups are not those that it had when it was opened")
+        if sum(self.pieces) != file.metadata.num_rows:
+            raise OSError(f"its row groups have {sum(self.pieces):,} rows together, it says {file.metadata.num_rows:,}")
         number, row = 0, 0
-        for group, group_rows in enumerate(rows_of):
-            blocks = range(number, number + -(-group_rows // size))
+        for group, (group_rows, owner) in enumerate(zip(self.pieces, owners, strict=True)):
+            blocks = _numbers_of(-(-group_rows // size), number, owner, num_shards)
             mine = {n for n in blocks if n >= first and n % num_shards == shard}
             if mine:
                 batches = file.iter_batches(size, row_groups=[group], columns=self.layout.columns, use_threads=False)
-                for n in blocks:
-                    begin = (n - number) * size
+                for place, n in enumerate(blocks):
+                    begin = place * size
                     batch = next(batches, None)
                     if batch is None or batch.num_rows != min(size, group_rows - begin):
                         raise OSError(f"row group {group + 1} has not the {group_rows:,} rows that the file says")
                     if n in mine:
                         yield n, row + begin, batch
-            number, row = blocks.stop, row + group_rows
+            number, row = blocks[-1] + 1 if blocks else number, row + group_rows
+
+
+def _numbers_of(count: int, first: int, owner: int | None, num_shards: int) -> range:
+    """The numbers of a row group's blocks, from `first` on; where one shard owns it, those of that shard."""
+    if owner is None:
+        return range(first, first + count)
+    begin = first + (owner - first) % num_shards
+    return range(begin, begin + count * num_shards, num_shards)
+
+
+def _rows_of_groups(file: pq.ParquetFile) -> tuple[int, ...]:
+    return tuple(int(file.metadata.row_group(group).num_rows) for group in range(file.num_row_groups))
 
 
 def open_parquet(path: AnyPath, described: Described) -> Dataset:
     """A Parquet file. Raises DataError when it is none, or a column of the schema is not in it or of another type."""
     try:
-        schema = _parquet_file(path).schema_arrow
-        check_fields(path, schema, described.layout)
+        file = _parquet_file(path)
+        check_fields(path, file.schema_arrow, described.layout)
+        groups = _rows_of_groups(file)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of a name that is no text
         raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from error
     layout = described.layout
-    return Dataset(ParquetSource(path, layout, described.to_rows), layout.schema, is_timed=bool(layout.time))
+    return Dataset(ParquetSource(path, layout, described.to_rows, groups), layout.schema, is_timed=bool(layout.time))
 
 
 def _parquet_file(path: AnyPath) -> pq.ParquetFile:
@@ -300,5 +323,5 @@ def _largest(file: pq.ParquetFile) -> dict[str, int]:
 
 FORMATS = (
     Format("csv", open_csv, ("schema",), is_described=True, is_text=True, first_rows=first_of_csv),
-    Format("parquet", open_parquet, ("schema",), is_described=True, first_rows=first_of_parquet),
+    Format("parquet", open_parquet, ("schema",), is_described=True, is_pieced=True, first_rows=first_of_parquet),
 )

@@ -216,7 +216,7 @@ class Coordinator:
         self._outside = outside
         self._saves = Saves(
             settings.run_folder, identity, outside.tell, lambda: outside.validations.spared,
-            left=settings.left, cuts=settings.extent.cuts,
+            left=settings.left, extent=settings.extent,
         )  # fmt: skip
         self._until = 0.0  # how long the machine would wait
         self._strangers: Mapping[str, int] = {}  # messages of theirs that roles have dropped

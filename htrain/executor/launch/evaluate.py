@@ -99,7 +99,9 @@ def labels_of(plan: Plan, net: Net, said: Mapping[str, str]) -> dict[str, str]:
             )
         if column not in columns:
             known = ", ".join(columns) or "none"
-            raise UsageError(f"labels: '{column}' is no input of one number for each example; the model has {known}")
+            raise UsageError(
+                f"labels: '{column}' is no input of the model of one number for each example; it has {known}"
+            )
     return {_SCORE: "label", **{name: name for name in numbers if name in columns}, **said}
 
 

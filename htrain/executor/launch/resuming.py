@@ -34,7 +34,9 @@ def gone_on(
     """
     folder, manifest = last_whole(settings.run_folder, found, tell, lambda f, m: _check(f, m, identity, settings.data))
     manifest = _with_what_has_come(manifest, identity.data, settings.data, lambda news: tell(f"{folder.name}: {news}"))
-    settings = replace(settings, extent=extent_of(settings.data, identity.data, cuts_of(manifest)))
+    settings = replace(
+        settings, extent=extent_of(settings.data, identity.data, cuts_of(manifest), by_parts=manifest.by_parts is True)
+    )
     difference = manifest.identity.plan.difference(identity.plan)
     if not difference:
         return as_it_was(settings, folder, manifest)
@@ -57,10 +59,11 @@ def _plan_of(settings: RunSettings) -> str:
         return str(settings.plan_folder)
 
 
-def extent_of(uri: str, data: DataIdentity, cuts: tuple[Cut, ...] = ()) -> Extent:
-    """What a run reads of its data. Raises CheckpointError for `cuts` that are of other files."""
+def extent_of(uri: str, data: DataIdentity, cuts: tuple[Cut, ...] = (), *, by_parts: bool) -> Extent:
+    """What a run reads of its data, and whether it does so `by_parts`. Raises CheckpointError for `cuts` that are of other files."""
+    files = tuple(FileSize(each.name, each.num_bytes) for each in data_files(uri, data))
     try:
-        return Extent(tuple(FileSize(each.name, each.num_bytes) for each in data_files(uri, data)), cuts)
+        return Extent(files, cuts, by_parts)
     except ValueError as error:
         raise CheckpointError(
             f"{uri}: the checkpoint has parts of other files ({error}): start a new run with --out"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from htrain.data import Dataset
 from htrain.data.identity import other_than_read, stamps_of
+from htrain.data.source import is_read_by_parts
 from htrain.errors import DataError, Interrupted, PeerLost, PlanError, PublishError
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
@@ -123,7 +124,8 @@ class Tries:
 
     def _once(self, identity: Identity, signals: ExitStack, *, resumes: bool) -> RunResult:
         job = self._job
-        settings = replace(job.settings, extent=extent_of(job.settings.data, identity.data))
+        data = job.settings.data
+        settings = replace(job.settings, extent=extent_of(data, identity.data, by_parts=is_read_by_parts(data)))
         with ExitStack() as stack:
             if resumes:
                 found = find_checkpoints(settings.run_folder)

@@ -39,7 +39,7 @@ from htrain.plan.plan import Plan
 from htrain.spec.settings import BestBy, EarlyStop, ValidEvery
 
 OnValidation = Callable[[Validation], object]
-_MEASURES = {"auc": "AUC", "gauc": "GAUC", "ndcg": "NDCG", "recall": "recall", "mrr": "MRR"}
+_MEASURES = {"loss": "loss", "auc": "AUC", "gauc": "GAUC", "ndcg": "NDCG", "recall": "recall", "mrr": "MRR"}
 _LOOK_SECONDS = 0.2  # between two looks at the user, while the last checkpoint is validated
 _LAST_SECONDS = 5.0  # for an evaluation that nobody waits for any more
 
@@ -235,6 +235,8 @@ class Validator:
             recall=ranked.recall,
             mrr=ranked.mrr,
             top=ranked.top,
+            group_by=self._wanted.grouping.column if self._wanted.grouping else "",
+            groups=ranked.groups,
         )
 
     # -- what comes of it --------------------------------------------------------------------------------------------
@@ -250,13 +252,19 @@ class Validator:
         by = self._wanted.best_by
         if _is_again(found, self._all, by):
             keeps |= self._all.pop().kept
-        is_best = standing_of(each.cost(by) for each in self._on_this_data).is_better(found.cost(by))
+        like = [each for each in self._all if each.is_comparable(by, found)]
+        is_best = standing_of(each.cost(by) for each in like).is_better(found.cost(by))
         found = replace(found, is_best=is_best, kept=is_best and keeps)
         self._all.append(found)
         self._has_found = True
         self._write()
         self._tell("; ".join(news for news in (news_of(found), self._left_out) if news))
         self._on_found(found)
+        if isnan(found.value(by)) and all(isnan(each.value(by)) for each in like):
+            self._error = RunError(
+                f"--best-by {by}: this validation data has no {_MEASURES[by]} ({_lacks(found)}): go by another measure, or validate on other data"
+            )
+            return Validated(error=self._error)
         asked = ""
         try:
             if self._wanted.on_validation and self._wanted.on_validation(found):
@@ -276,7 +284,8 @@ class Validator:
 
     def _early_stop(self) -> str:
         """Why the run is to end, "" where it still gets better."""
-        seen, by = self._on_this_data, self._wanted.best_by
+        by = self._wanted.best_by
+        seen = [each for each in self._all if each.is_comparable(by, self._all[-1])]
         standing = standing_of(each.cost(by) for each in seen)
         if self._wanted.early_stop == "never" or not standing.ends(self._wanted.early_stop):
             return ""
@@ -304,6 +313,13 @@ def _is_again(found: Validation, before: Sequence[Validation], by: BestBy) -> bo
     return found.cost(by) <= before[-1].cost(by)
 
 
+def _lacks(found: Validation) -> str:
+    """Why a measure of clicks is not known."""
+    if found.group_by and not isnan(found.auc):
+        return f"no {found.group_by} has examples of label 1 and of label 0"
+    return "its labels are not 0 and 1, or all are the same"
+
+
 def _rankings(found: Validation) -> dict[str, float]:
     return {
         "GAUC": found.gauc,
@@ -319,6 +335,8 @@ def news_of(found: Validation) -> str:
     known = {"NE": found.ne, "AUC": found.auc, "loss": found.log_loss}
     measures = [f"{name} {decimal(value)}" for name, value in known.items() if name == "loss" or not isnan(value)]
     measures += [f"{name} {decimal(value)}" for name, value in _rankings(found).items() if not isnan(value)]
+    if found.group_by and not found.groups:
+        measures.append(f"no {found.group_by} to rank in")
     measures += [f"AUC of {name} {decimal(value)}" for name, value in found.heads.items()]
     return f"validation at {found.examples:,} examples: {', '.join(measures)} ({duration(found.seconds)}){best}"
 

@@ -23,7 +23,9 @@ from htrain.executor.record.identity import Identity
 from htrain.files import read_file
 
 VERSION = 2
-_WITH_BASES = 3  # of one whose files build on others, so that an htrain that knows of none says which it can read
+# So that an htrain that knows of none says which it can read:
+_WITH_BASES = 3  # of one whose files build on others
+_WITH_PARTS = 4  # of one whose data is shared out by parts
 MANIFEST = "manifest.json"
 ROWS = ":rows"  # ends the name of the numbers of a table's rows, where they are no range
 _MOST_MANIFEST_BYTES = 1 << 28
@@ -78,6 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Where another cluster has begun an epoch that is still read, positions in it are of what it has `left` (htrain.data.left); where data has come since one was
     begun, of the parts that are its `cuts` (htrain.data.growth). `bases` are the files that those of some roles build on (htrain.executor.record.deltas).
+    With `by_parts` the data is shared out by those (htrain.data.growth.Extent).
     `name` is that of its folder, `sequence` how many checkpoints the run had made with it: the latest has the highest. `checksum` is one over all else.
     """
 
@@ -93,6 +96,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left: tuple[Left, ...] | msgspec.UnsetType = msgspec.UNSET
     cuts: tuple[Cut, ...] | msgspec.UnsetType = msgspec.UNSET
     bases: dict[str, Base] | msgspec.UnsetType = msgspec.UNSET
+    by_parts: bool | msgspec.UnsetType = msgspec.UNSET
 
     def base_of(self, role: str) -> Base | None:
         """What a role's file builds on; None for one that is whole."""
@@ -169,6 +173,8 @@ def _text(manifest: Manifest) -> bytes:
 
 def version_of(manifest: Manifest) -> int:
     """The version of the format that a manifest is written in: the earliest that has all that is in it."""
+    if manifest.by_parts is not msgspec.UNSET:
+        return _WITH_PARTS
     return VERSION if manifest.bases is msgspec.UNSET else _WITH_BASES
 
 
@@ -206,8 +212,8 @@ def _read(folder: Path) -> Manifest:
         raise CheckpointError(f"{folder}: no complete checkpoint ({error.strerror}: {MANIFEST})") from error
     try:
         version = from_json(data, _Version).version
-        if version not in (VERSION, _WITH_BASES):
-            raise CheckpointError(f"{path}: version {version}, this htrain reads versions {VERSION} and {_WITH_BASES}")
+        if version not in (VERSION, _WITH_BASES, _WITH_PARTS):
+            raise CheckpointError(f"{path}: version {version}, this htrain reads versions {VERSION} to {_WITH_PARTS}")
         manifest = from_json(data, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedCheckpoint(f"{path}: damaged: {one_line_of(error)}") from error

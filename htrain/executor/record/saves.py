@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from htrain.data.growth import Cut, still
+from htrain.data.growth import Extent, still
 from htrain.data.left import Left
 from htrain.decoding import converted
 from htrain.errors import CheckpointError
@@ -28,7 +28,7 @@ States = Mapping[str, Mapping[str, Any]]
 
 class Saves:
     """The checkpoints in one run folder, of which one at a time is open; `spared` names those that stay though they are old. `left` is what the run went on
-    with of epochs that another cluster had begun, `cuts` are those of epochs that were begun before data came."""
+    with of epochs that another cluster had begun, `extent` is what it reads."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class Saves:
         tell: Callable[[str], None],
         spared: Callable[[], Collection[str]] = tuple,
         left: Sequence[Left] = (),
-        cuts: Sequence[Cut] = (),
+        extent: Extent = Extent(),  # noqa: B008  frozen
     ) -> None:
         self._run_folder = run_folder
         self._identity = identity
         self._tell = tell
         self._spared = spared
         self._left = left
-        self._cuts = cuts
+        self._extent = extent
         self._open: tuple[Path, int] | None = None
 
     def open(self, trainers: States) -> Path:
@@ -70,8 +70,9 @@ class Saves:
             files=files,
             finished=finished,
             left=tuple(each for each in self._left if epoch <= each.last_epoch) or msgspec.UNSET,
-            cuts=still(self._cuts, epoch) or msgspec.UNSET,
+            cuts=still(self._extent.cuts, epoch) or msgspec.UNSET,
             bases=bases or msgspec.UNSET,
+            by_parts=self._extent.by_parts or msgspec.UNSET,
         )
         write_manifest(folder, msgspec.structs.replace(made, version=version_of(made)))
         self._open = None

@@ -25,7 +25,8 @@ class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `examples` had been trained by the whole job at the checkpoint. `log_loss` is the mean squared error for MSE, and `ne` is nan there; `auc` is of labels of
     clicks. `heads` has the AUC of each of the model's other outputs that has a label of clicks (`htrain.evaluate`). `gauc`, `ndcg`, `recall` and `mrr` are
-    of rankings within groups, of the first `top` of each, and nan where none were asked for.
+    of rankings within the groups of a column, `group_by`, of the first `top` of each; nan where none were asked for, and where none of the `groups` has
+    examples of both labels.
     `is_best` says that none before it, on the same data, is better by what the run goes by; a checkpoint that is `kept` stays until a better one comes.
     """
 
@@ -45,6 +46,14 @@ class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recall: float = math.nan
     mrr: float = math.nan
     top: int = 0
+    group_by: str = ""
+    groups: int = 0
+
+    def is_comparable(self, best_by: BestBy, other: "Validation") -> bool:
+        """Whether another's measure is of the same: one of rankings says nothing of those within other groups, or of other places."""
+        if self.data != other.data or best_by in ("loss", "auc"):
+            return self.data == other.data
+        return self.group_by == other.group_by and (self.top == other.top or best_by in ("gauc", "mrr"))
 
     def value(self, best_by: BestBy) -> float:
         """What a measure says of the checkpoint; of the loss the lower, of others the higher is better."""

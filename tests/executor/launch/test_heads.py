@@ -158,7 +158,10 @@ def test_a_head_is_evaluated_by_the_input_of_its_name_or_by_another(
     [
         ({"basket": "bought"}, "'basket' is no head of the model"),
         ({"vector, unit": "bought"}, "'vector, unit' is no head of the model, a number for each example"),
-        ({"both": "user"}, "'user' is no input of one number for each example; the model has label, bought, price"),
+        (
+            {"both": "user"},
+            "'user' is no input of the model of one number for each example; it has label, bought, price",
+        ),
         ({"both": "sold"}, "'sold' is no input"),
     ],
 )

@@ -80,6 +80,19 @@ def test_its_own_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
     assert settings.positions["trainer:1:0"]["position"] == {"epoch": 2, "chunk": 0, "row": 0}
 
 
+@pytest.mark.parametrize("by_parts", [True, msgspec.UNSET])
+@pytest.mark.parametrize("cluster", [TWO, THREE])
+def test_data_is_shared_out_as_it_was(
+    tmp_path: Path, by_parts: bool | msgspec.UnsetType, cluster: dict[str, int]
+) -> None:
+    """An older htrain's checkpoint says nothing of parts: its positions are of chunks."""
+    begun(planned(OPTIONS, **TWO), tmp_path / "run", (1, 4, 7), (2, 0, 0))
+    folder, manifest = latest_checkpoint(tmp_path / "run")
+    write_manifest(folder, msgspec.structs.replace(manifest, by_parts=by_parts))
+    settings, _ = went_on(planned(OPTIONS, **cluster), tmp_path / "run")
+    assert settings.extent.by_parts is (by_parts is True)
+
+
 def test_every_number_is_where_the_new_cluster_has_it_though_the_plan_is_gone(tmp_path: Path) -> None:
     before, after = planned(OPTIONS, **TWO), planned(OPTIONS, tables=2, **THREE)
     begun(before, tmp_path / "run", (0, 1, 0), (0, 1, 0))

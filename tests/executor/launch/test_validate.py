@@ -169,6 +169,35 @@ def test_a_run_keeps_what_ranks_best_within_groups_and_ends_by_it(folder: Path, 
     assert len(again.validations) <= len(result.validations) + 2, "the first ends it, and the last is of its end"
 
 
+def test_rankings_within_other_groups_or_of_other_places_are_not_compared(folder: Path, tmp_path: Path) -> None:
+    """Recall of the first nine is higher than that of the first, whatever the model."""
+    run, said = tmp_path / "run", {"valid": data(folder, "valid"), "best_by": "recall", "keep_best": True}
+    for epochs, column, top in ((1, "F3", 9), (2, "F3", 1), (3, "F1", 1)):
+        where = {"resume": run} if run.exists() else {"out": run}
+        found = train(folder, epochs=epochs, valid_group_by=column, valid_top=top, **where, **said).validations[-1]
+        assert (found.is_best, found.kept, found.group_by, found.top) == (True, True, column, top)
+        assert found.groups > 5
+
+
+@pytest.mark.parametrize(
+    ("best_by", "why"),
+    [
+        ("auc", r"this validation data has no AUC \(its labels are not 0 and 1, or all are the same\)"),
+        ("ndcg", r"this validation data has no NDCG \(its labels are not 0 and 1, or all are the same\)"),
+    ],
+)
+def test_a_measure_that_the_data_does_not_have_ends_the_run_with_a_checkpoint(
+    folder: Path, tmp_path: Path, best_by: str, why: str
+) -> None:
+    """It went on as if it had got no better, and kept nothing."""
+    lines = (folder / "valid.libfm").read_text().splitlines(keepends=True)
+    (tmp_path / "clicks.libfm").write_text("".join(line for line in lines if line.startswith("1 ")))
+    said: dict[str, Any] = {"valid_every": 200, "early_stop": 2, "best_by": best_by, "valid_group_by": "F3"}
+    with pytest.raises(RunError, match=rf"^--best-by {best_by}: {why}.*what was trained is saved: go on with"):
+        train(folder, out=tmp_path / "run", epochs=1000, valid=data(tmp_path, "clicks"), **said)
+    assert latest_checkpoint(tmp_path / "run")[1].examples < 1000 * ROWS
+
+
 def test_a_run_that_goes_on_by_another_measure_judges_its_validations_so_far_by_that(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from htrain.data.growth import Cut, FilePart
+from htrain.data.growth import Cut, Extent, FilePart, FileSize
 from htrain.data.identity import DataIdentity
 from htrain.errors import CheckpointError
 from htrain.executor.record.identity import Identity, PlanIdentity
@@ -23,8 +23,9 @@ TRAINERS = {
 IDENTITY = Identity(PlanIdentity("abc", {}, {}), DataIdentity(1, "criteo", {}, ()))
 
 
-def saves_in(folder: Path, told: list[str], cuts: tuple[Cut, ...] = ()) -> Saves:
-    return Saves(folder, IDENTITY, told.append, cuts=cuts)
+def saves_in(folder: Path, told: list[str], cuts: tuple[Cut, ...] = (), *, by_parts: bool = False) -> Saves:
+    extent = Extent((FileSize("a", 20),), cuts, by_parts)
+    return Saves(folder, IDENTITY, told.append, extent=extent)
 
 
 def make(saves: Saves) -> Path:
@@ -73,6 +74,15 @@ def test_how_epochs_are_cut_is_kept_for_as_long_as_somebody_reads_them(tmp_path:
     (tmp_path / "other").mkdir()
     make(saves_in(tmp_path / "other", []))
     assert b'"cuts"' not in (latest_checkpoint(tmp_path / "other")[0] / "manifest.json").read_bytes()
+
+
+def test_how_data_is_shared_out_is_kept_in_a_version_of_its_own(tmp_path: Path) -> None:
+    """An htrain that knows of none would go on with other rows."""
+    for by_parts, version in ((True, 4), (False, 2)):
+        folder = make(saves_in(tmp_path, [], by_parts=by_parts))
+        manifest = latest_checkpoint(tmp_path)[1]
+        assert (manifest.by_parts is True, manifest.version) == (by_parts, version)
+        assert (b'"by_parts"' in (folder / "manifest.json").read_bytes()) is by_parts
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
