@@ -172,6 +172,18 @@ def _x_log_y(graph: Graph, op: Op) -> None:
     graph.add("Where", graph.add("Equal", x, zero), zero, product, output=op.outputs[0])
 
 
+def _binary_cross_entropy(graph: Graph, op: Op) -> None:
+    """Logarithms are at least -100, as PyTorch's are."""
+    x, target, *weight = operands(graph, op)
+    dtype = graph.blob(op.outputs[0]).dtype
+    one, least = graph.scalar(1.0, dtype), graph.scalar(-100.0, dtype)
+    positive, negative = (graph.add("Max", graph.add("Log", p), least) for p in (x, graph.add("Sub", one, x)))
+    both = (graph.add("Mul", target, positive), graph.add("Mul", graph.add("Sub", one, target), negative))
+    loss = graph.add("Neg", graph.add("Add", *both), output="" if weight else op.outputs[0])
+    if weight:
+        graph.add("Mul", loss, weight[0], output=op.outputs[0])
+
+
 def _distances(graph: Graph, op: Op) -> None:
     """The norm of each difference of two rows."""
     x, y = (graph.value(name, op) for name in op.inputs)
@@ -207,6 +219,7 @@ RULES: Mapping[str, Rule] = {
     "Hypot": _hypot,
     "LogAddExp": _log_add_exp,
     "XLogY": _x_log_y,
+    "BinaryCrossEntropy": _binary_cross_entropy,
     "CDist": _distances,
     "OneHot": _one_hot,
 }

@@ -70,6 +70,10 @@ def _check(t: Translation, call: Call, type: str, attrs: dict[str, Attr]) -> Non
     """Raises ModelError for what the op would do otherwise than torch; notes where it is over the batch."""
     if type == "InstanceNorm" and attrs["use_input_stats"] and call.argument("running_mean") is not None:
         raise refuse(t, call, "its running statistics, which it moves: build it with track_running_stats=False")
+    if type == "BinaryCrossEntropy" and attrs.get("reduction", 1) != 0:
+        raise refuse(
+            t, call, "the mean or sum of it in one: call F.binary_cross_entropy, or take the mean of reduction='none'"
+        )
     dims = attrs.get("dim", attrs.get("dims", ())) if type != "RepeatInterleave" else ()
     mixes_batch(t, call, dims if isinstance(dims, tuple) else (dims,) if isinstance(dims, int) else ())
 

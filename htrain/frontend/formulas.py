@@ -30,8 +30,8 @@ class _Counted:
 
 
 class Formulas(TorchFunctionMode):
-    """Within, F.gaussian_nll_loss, torch.cov and torch.corrcoef compute what they would, and check nothing; masked_select of rows picks rows. A count
-    of what a mask picks is one number with that of all that picks by it."""
+    """Within, F.gaussian_nll_loss, F.binary_cross_entropy, torch.cov and torch.corrcoef compute what they would, and check nothing; masked_select of rows picks
+    rows. A count of what a mask picks is one number with that of all that picks by it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,6 +63,24 @@ def _gaussian_nll(
         var = var.unsqueeze(-1)
     var = var + (var.clamp(min=eps) - var).detach()
     loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var) + (0.5 * math.log(2 * math.pi) if full else 0.0)
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+def _binary_cross_entropy(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """That of each number, which is an op of its own, and their mean or sum: in logarithms, which torch would make of it, the gradient of a probability that is
+    0 or 1 is no number."""
+    if size_average is not None or reduce is not None or input.dim() != target.dim():
+        return F.binary_cross_entropy(
+            input, target, weight, size_average=size_average, reduce=reduce, reduction=reduction
+        )
+    loss = torch.ops.aten.binary_cross_entropy(input, target, weight, 0)
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
 
 
@@ -160,6 +178,7 @@ def _multiplied(tensors: Sequence[torch.Tensor], *, out: None = None) -> torch.T
 
 _FORMULAS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll,
+    F.binary_cross_entropy: _binary_cross_entropy,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.Tensor.fill_diagonal_: _diagonal_filled,

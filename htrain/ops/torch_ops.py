@@ -24,6 +24,7 @@ _ELEMENTWISE = {
     "Hardtanh": "hardtanh", "Hypot": "hypot", "Lgamma": "lgamma", "Log10": "log10", "Log2": "log2", "LogAddExp": "logaddexp", "LogSigmoid": "log_sigmoid",
     "NanToNum": "nan_to_num", "Relu6": "relu6", "Selu": "selu", "Sinh": "sinh", "Softshrink": "softshrink", "Tan": "tan", "Threshold": "threshold",
     "Addcmul": "addcmul", "Addcdiv": "addcdiv", "Fmod": "fmod.Tensor", "XLogY": "xlogy.Tensor", "Lerp": "lerp.Tensor", "LerpBy": "lerp.Scalar", "Sinc": "sinc",
+    "BinaryCrossEntropy": "binary_cross_entropy",
 }  # fmt: skip
 _OTHERS = {
     "AdaptiveAvgPool1d": "adaptive_avg_pool1d", "AdaptiveAvgPool2d": "_adaptive_avg_pool2d", "AdaptiveMaxPool2d": "adaptive_max_pool2d",

@@ -28,6 +28,7 @@ from htrain.spec.tree import dashed, flag_text, flat, given
 
 NO_INPUTS: Mapping[str, torch.Tensor] = {}
 _FEWEST = 2  # examples: torch.export takes 1 for a constant
+_MANY_ROWS = 10_000  # of an embedding of which nobody would think that it is held whole
 _WRAPPED = ("_orig_mod", "module")  # where torch.compile and data parallelism keep the module
 
 
@@ -168,7 +169,9 @@ def _check_arguments(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> No
 def _from_module(name: str, loaded: LoadedModel, logit: str | int, loss: str) -> Model:
     found = capture(loaded.module, loaded.example_inputs, logit=logit, own_loss=loss == "own")
     captured = check_finite(loaded.initialised(found))
-    captured = replace(captured, notes=(*captured.notes, *_tied(loaded.module, captured.net)))
+    captured = replace(
+        captured, notes=(*captured.notes, *_tied(loaded.module, captured.net), *_whole(loaded.module, captured.net))
+    )
     reference = TorchReference(loaded.module, captured, logit)
     evaluation = partial(
         capture_evaluation, loaded.module, loaded.example_inputs, captured, logit=logit, own_loss=loss == "own"
@@ -188,6 +191,19 @@ def _tied(module: nn.Module, net: Net) -> Iterator[str]:
         if kept and others:
             under = "that name" if len(others) == 1 else "those names"
             yield f"{kept[0]} is {', '.join(others)}, too: not in the plan under {under}"
+
+
+def _whole(module: nn.Module, net: Net) -> Iterator[str]:
+    """A sentence for each large embedding that is no table."""
+    for path, each in module.named_modules():
+        parameter = net.parameters.get(f"{path}.weight" if path else "weight")
+        if not isinstance(each, nn.Embedding | nn.EmbeddingBag) or not parameter or parameter.kind != "weight":
+            continue
+        if parameter.trained and parameter.shape[0] >= _MANY_ROWS:
+            yield (
+                f"{parameter.name} is a weight, not a table: forward() reads all of its {parameter.shape[0]:,} rows, or some by ids that are of no one example "
+                "(negatives that a batch shares, a norm of all parameters, scores of all items); it is held whole, and stepped by the dense optimizer"
+            )
 
 
 def _from_onnx(path: Path, logit: str, label: str) -> Model:

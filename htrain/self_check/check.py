@@ -10,12 +10,14 @@ import torch
 
 from htrain.errors import ModelError
 from htrain.frontend.captured import Captured
+from htrain.ops.draw import is_draw
 from htrain.self_check.compare import Difference, differences, noise_between
 from htrain.self_check.evaluation import Batch, Evaluating, EvaluationCheck
 from htrain.self_check.inputs import Drawing, Inputs
 from htrain.self_check.ours import Ours, without_draws
 from htrain.self_check.outcome import Outcome, Rows
 from htrain.self_check.values import Table, Values, draw_values
+from htrain.self_check.without_dropouts import KNOWN_DRAWS, all_drawn
 from htrain.spec.options import Options
 from htrain.transform.padding import starts_as_zeros
 
@@ -86,9 +88,39 @@ def check(
     try:
         with _one_thread():
             of_evaluation = EvaluationCheck(captured, reference, options, evaluation)
-            return _Check(captured, reference, example, options).run(of_evaluation)
+            found = _Check(captured, reference, example, options).run(of_evaluation)
     except Unsuitable as error:
-        return Found((f"not compared with {reference.name}: {error}",), captured)
+        if not _draws(captured):
+            return Found((f"not compared with {reference.name}: {error}",), captured)
+        return _check_by_other_draws(captured, reference, example, options, unsuitable=error)
+    if _draws(captured):
+        _check_by_other_draws(captured, reference, example, options)
+    return found
+
+
+def _draws(captured: Captured) -> bool:
+    return any(is_draw(op) for op in captured.net.ops)
+
+
+def _check_by_other_draws(
+    captured: Captured,
+    reference: Reference,
+    example: Tensors,
+    options: Options,
+    *,
+    unsuitable: Unsuitable | None = None,
+) -> Found:
+    """The same with another number for all that is drawn, which masks of few places pick by. What a model does in evaluation is not asked again.
+
+    Where it could not be compared by the first, for the reason that is `unsuitable`, nor can it by this, that is what is found.
+    """
+    try:
+        with _one_thread(), all_drawn(KNOWN_DRAWS[1]):
+            _Check(captured, reference, example, options).compare()
+    except Unsuitable:
+        if unsuitable:
+            return Found((f"not compared with {reference.name}: {unsuitable}",), captured)
+    return Found((), captured)
 
 
 @contextmanager
@@ -116,11 +148,7 @@ class _Check:
         others = (self._values(100 + seed, positive=False, scale=1.0 + seed) for seed in range(_PROBABILITY_DRAWS))
         batch = Batch(draw.values, draw.inputs, draw.label, others)
         captured = of_evaluation.run(self._ours, batch)
-        found = self._differences(draw)
-        for seed in range(1, _DRAWS):  # one may come of a kink that a value happens to lie on
-            if found and (again := self._differences(self._draw(seed))):
-                lines, name = self._captured.of_lengths, self._reference.name
-                raise ModelError(_message_of_lengths(again[0], lines, name) if lines else _message(again, name))
+        self._compare(draw)
         if self._captured.supposed:
             self._check_nothing_picked(draw)
         if self._captured.of_lengths:
@@ -128,6 +156,17 @@ class _Check:
         if self._loss == "bce" and not self._ours.probability:
             self._check_range(draw)
         return Found(tuple(of_evaluation.notes), captured)
+
+    def compare(self) -> None:
+        """Loss and gradients alone. Raises ModelError where they differ, and Unsuitable."""
+        self._compare(self._draw(0))
+
+    def _compare(self, draw: Draw) -> None:
+        found = self._differences(draw)
+        for seed in range(1, _DRAWS):  # one may come of a kink that a value happens to lie on
+            if found and (again := self._differences(self._draw(seed))):
+                lines, name = self._captured.of_lengths, self._reference.name
+                raise ModelError(_message_of_lengths(again[0], lines, name) if lines else _message(again, name))
 
     def _check_nothing_picked(self, draw: Draw) -> None:
         """Raises ModelError where the reference goes another way in batches of which most masks pick nothing: ids that are padding, no click and

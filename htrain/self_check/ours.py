@@ -16,7 +16,7 @@ from htrain.ops import OPS
 from htrain.ops.draw import all_alike, is_draw
 from htrain.self_check.outcome import Gradient, Outcome, summed_rows
 from htrain.self_check.values import Values
-from htrain.self_check.without_dropouts import KNOWN_DRAW
+from htrain.self_check.without_dropouts import known_draw
 from htrain.spec.options import Options
 from htrain.transform.dropout import without_dropouts
 from htrain.transform.evaluation import as_evaluated
@@ -31,7 +31,7 @@ def without_draws(net: Net) -> Net:
 
 def known_draws(net: Net) -> Net:
     """The net with one number for all that it draws."""
-    return net.with_ops(all_alike(op, KNOWN_DRAW) if is_draw(op) else op for op in net.ops)
+    return net.with_ops(all_alike(op, known_draw()) if is_draw(op) else op for op in net.ops)
 
 
 class Ours:

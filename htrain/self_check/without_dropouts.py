@@ -2,7 +2,8 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from torch.overrides import TorchFunctionMode
 from htrain.frontend.dropouts import RECURRENT
 
 _ATTENTION_P = list(inspect.signature(F.multi_head_attention_forward).parameters).index("dropout_p")
-KNOWN_DRAW = 0.4  # in deviations from the mean, or as a share of the range
+KNOWN_DRAWS = (
+    0.4,
+    0.02,
+)  # in deviations from the mean, or as a share of the range: a mask of 15 % picks nothing by the one, and all by the other
 _NORMAL, _UNIFORM = (torch.randn, torch.randn_like), (torch.rand, torch.rand_like)
 _NORMAL_INTO, _UNIFORM_INTO = (
     (torch.Tensor.normal_, nn.init.normal_),
@@ -27,7 +31,28 @@ _DROPOUTS = frozenset(
 _SLOPES = frozenset({torch.rrelu, torch.rrelu_, F.rrelu})
 
 
-_GRAIN = int(torch.tensor(KNOWN_DRAW) * (1 << 24))  # of what whole numbers are made of (htrain.frontend.aten_draws)
+_known = KNOWN_DRAWS[0]
+
+
+def known_draw() -> float:
+    """The number that all draws are."""
+    return _known
+
+
+@contextmanager
+def all_drawn(share: float) -> Iterator[None]:
+    """Within, all draws are this number. A self-check has one thread."""
+    global _known
+    before, _known = _known, share
+    try:
+        yield
+    finally:
+        _known = before
+
+
+def _grain() -> int:
+    """Of what whole numbers are made of (htrain.frontend.aten_draws)."""
+    return int(torch.tensor(known_draw()) * (1 << 24))
 
 
 def _whole(drawn: torch.Tensor, *bounds: Any, low: int = 0, high: int = 0, **rest: Any) -> torch.Tensor:
@@ -35,22 +60,22 @@ def _whole(drawn: torch.Tensor, *bounds: Any, low: int = 0, high: int = 0, **res
     numbers = [bound for bound in bounds if isinstance(bound, int)]
     high = numbers[-1] if numbers else high
     low = numbers[0] if len(numbers) > 1 else low
-    return torch.full_like(drawn, low + ((_GRAIN << 24) + _GRAIN) % (high - low))
+    return torch.full_like(drawn, low + ((_grain() << 24) + _grain()) % (high - low))
 
 
 def _by_weights(drawn: torch.Tensor, input: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
     """The number that a known share of all weights leads to; without replacement the largest weights."""
     if not (rest[1] if len(rest) > 1 else named.get("replacement", False)):
-        return torch.topk(input / -torch.log(torch.tensor(KNOWN_DRAW)), drawn.shape[-1]).indices
+        return torch.topk(input / -torch.log(torch.tensor(known_draw())), drawn.shape[-1]).indices
     sums = input.cumsum(-1)
-    share = torch.tensor(KNOWN_DRAW).to(sums.dtype) * sums[..., -1:]
+    share = torch.tensor(known_draw()).to(sums.dtype) * sums[..., -1:]
     return torch.searchsorted(sums, share, right=True).expand_as(drawn).clone()
 
 
 _WHOLE = {
     torch.randint: _whole,
     torch.randint_like: _whole,
-    torch.randperm: lambda drawn, *_, **__: torch.full(drawn.shape, KNOWN_DRAW).argsort(0),
+    torch.randperm: lambda drawn, *_, **__: torch.full(drawn.shape, known_draw()).argsort(0),
     torch.multinomial: _by_weights,
     torch.Tensor.multinomial: _by_weights,
 }
@@ -66,7 +91,7 @@ class WithoutDropouts(TorchFunctionMode):
     ) -> Any:
         given = dict(kwargs or {})
         if func in _NORMAL or func in _UNIFORM:
-            return torch.full_like(func(*args, **given), KNOWN_DRAW)
+            return torch.full_like(func(*args, **given), known_draw())
         if func in _NORMAL_INTO:
             return _filled(*args, **given)
         if func in _UNIFORM_INTO:
@@ -76,7 +101,7 @@ class WithoutDropouts(TorchFunctionMode):
         if func is torch.normal:
             return _filled(func(*args, **given), *args[:2])
         if func is torch.Tensor.exponential_:
-            return args[0].fill_(-math.log(KNOWN_DRAW) / (args[1] if len(args) > 1 else given.get("lambd", 1.0)))
+            return args[0].fill_(-math.log(known_draw()) / (args[1] if len(args) > 1 else given.get("lambd", 1.0)))
         if func in (torch.bernoulli, torch.Tensor.bernoulli, torch.Tensor.bernoulli_):
             return _drawn_below(func, *args, **given)
         if func is F.gumbel_softmax:  # what it calls does not come here
@@ -109,7 +134,7 @@ def _dropout_arguments(
 def _drawn_below(func: Callable[..., Any], x: torch.Tensor, p: Any = None, **rest: Any) -> torch.Tensor:
     """1 where the known draw is below the probability."""
     probability = x if p is None and func is not torch.Tensor.bernoulli_ else torch.as_tensor(0.5 if p is None else p)
-    ones = (probability > KNOWN_DRAW).to(x.dtype).expand_as(x)
+    ones = (probability > known_draw()).to(x.dtype).expand_as(x)
     return x.copy_(ones) if func is torch.Tensor.bernoulli_ else ones.clone()
 
 
@@ -128,16 +153,16 @@ def _sloped(
     x: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *rest: Any, **named: Any
 ) -> torch.Tensor:
     """With one slope for all below 0, the mean of them in evaluation."""
-    share = KNOWN_DRAW if training else 0.5
+    share = known_draw() if training else 0.5
     return torch.where(x > 0, x, x * (lower + (upper - lower) * share))
 
 
 @torch.no_grad()
 def _filled(tensor: torch.Tensor, mean: float = 0.0, std: float = 1.0, **rest: Any) -> torch.Tensor:
-    return tensor.fill_(mean + std * KNOWN_DRAW)
+    return tensor.fill_(mean + std * known_draw())
 
 
 @torch.no_grad()
 def _filled_between(tensor: torch.Tensor, low: float = 0.0, high: float = 1.0, **rest: Any) -> torch.Tensor:
     low, high = rest.get("from", rest.get("a", low)), rest.get("to", rest.get("b", high))
-    return tensor.fill_(low + (high - low) * KNOWN_DRAW)
+    return tensor.fill_(low + (high - low) * known_draw())

@@ -1,6 +1,7 @@
 """Functions that look at values, as torch computes them, and their gradients."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ def _with_diagonal(x: torch.Tensor) -> torch.Tensor:
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 VARIANCE = torch.tensor([1e-9, 0.3, 2.0, 1.0, 0.5, 4.0], dtype=torch.float64)  # the first is clamped
+LABELS = (torch.rand(6, 4, generator=torch.Generator().manual_seed(1)) > 0.5).double()
 CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cov": torch.cov,
     "cov of examples": lambda x: x.T.cov(correction=0),
@@ -46,6 +48,17 @@ CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "taken": lambda x: torch.take_along_dim(x, torch.tensor([3, 1])),
     "times a vector": lambda x: torch.addmv(x[:, 0], x, x[0], beta=0.5, alpha=2) + x[:, 1].addmv(x, x[1]),
     "a chain": lambda x: torch.linalg.multi_dot([x, x.T, x]) + torch.linalg.multi_dot([x[:, 0], x, x.T]).sum(),
+    **{
+        f"cross entropy of certain {reduction}s": partial(
+            lambda x, reduction: F.binary_cross_entropy(x.mul(40).sigmoid(), LABELS.to(x.dtype), reduction=reduction),
+            reduction=reduction,
+        )
+        for reduction in ("mean", "sum", "none")
+    },
+    "weighted cross entropy": lambda x: nn.BCELoss(weight=torch.tensor([1.0, 0.5, 2.0, 3.0], dtype=x.dtype))(
+        torch.softmax(x * 50, 1), LABELS.to(x.dtype)
+    ),
+    "cross entropy of a label that is learnt": lambda x: F.binary_cross_entropy(x[:, :2].sigmoid(), x[:, 2:].sigmoid()),
     "module": lambda x: nn.GaussianNLLLoss()(x, x.roll(1, 0), x.exp()),
 }
 
@@ -78,6 +91,10 @@ class Regularised(nn.Module):
         lambda y, score, label: F.gaussian_nll_loss(score, label, F.softplus(y[:, 1])),
         lambda y, score, label: (
             (_with_diagonal(y) - label[:, None, None]).square().mean() + (y @ y.T).fill_diagonal_(0.0).square().mean()
+        ),
+        lambda y, score, label: F.binary_cross_entropy(torch.sigmoid(score * 30 + 17), label),
+        lambda y, score, label: nn.BCELoss(reduction="sum")(
+            torch.softmax(y * 90, 1), F.one_hot(label.long(), 4).float()
         ),
         lambda y, score, label: F.mse_loss(score, label) + torch.cov(y.T).triu(1).pow(2).sum(),
         lambda y, score, label: 1 - torch.corrcoef(torch.stack([score, label + y[:, 1]]))[0, 1],

@@ -26,6 +26,7 @@ def aten(type: str, *operands: Operand, held: tuple[int, ...] = (), **attrs: Any
 
 ROW, VECTOR, IMAGE = ((B, 5), normal), ((5,), normal), ((B, 4, 7), normal)
 UNIT: Operand = ((B, 5), lambda g, s: normal(g, s).tanh() * 0.9)
+SHARE: Operand = ((B, 5), lambda g, s: normal(g, s).sigmoid())
 ABOVE_ONE: Operand = ((B, 5), lambda g, s: 1 + positive(g, s))
 CHUNK: Operand = ((), lambda g, s: torch.tensor(2))
 RECURRENT = {
@@ -109,6 +110,7 @@ OF_TORCH = (
     *(aten(type, UNIT) for type in ("Acos", "Asin", "Atanh", "Erfinv")),
     *(aten(type, ABOVE_ONE) for type in ("Acosh", "Digamma", "Lgamma", "Log10", "Log2")),
     *(aten(type, ROW, ROW) for type in ("Atan2", "Hypot", "LogAddExp")),
+    aten("BinaryCrossEntropy", SHARE, SHARE, reduction=0), aten("BinaryCrossEntropy", SHARE, SHARE, ABOVE_ONE, held=(2,), reduction=0),
     aten("Threshold", ROW, threshold=0.1, value=2.0), aten("Fmod", ROW, ABOVE_ONE, held=(1,)), aten("XLogY", ROW, ABOVE_ONE),
     aten("Addcmul", ROW, ROW, VECTOR, value=0.5), aten("Addcdiv", ROW, ROW, ABOVE_ONE), aten("Lerp", ROW, ROW, VECTOR), aten("LerpBy", ROW, ROW, weight=0.3),
     aten("AdaptiveAvgPool1d", IMAGE, output_size=(3,)), aten("AvgPool1d", IMAGE, kernel_size=(2,)),

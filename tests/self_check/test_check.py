@@ -12,13 +12,15 @@ import pytest
 import torch
 from random_modules import _residual, drawn_module, example
 from torch import nn
+from torch.nn import functional as F
 
-from htrain.data import Schema, click_schema
+from htrain.data import CRITEO, Schema, click_schema
 from htrain.data.formats.graph import graph_schema
 from htrain.errors import ModelError
 from htrain.frontend.load import load_model
 from htrain.frontend.torch_model import capture
 from htrain.ops import OPS
+from htrain.self_check.capture import capture_model
 from htrain.self_check.check import check
 from htrain.self_check.torch_reference import TorchReference
 from htrain.spec.options import Options
@@ -189,6 +191,55 @@ def test_what_cannot_be_compared_is_a_note() -> None:
             return self.top(x).squeeze(1)
 
     assert notes(Picky(), MATRIX) == ("not compared with PyTorch: it raises AssertionError: only large numbers",)
+
+
+class Masked(nn.Module):
+    """Items that a few of a list's places are masked by, to be told from the others (Devlin et al. 2019); `hides` changes its table where no graph sees it."""
+
+    def __init__(self, *, hides: bool) -> None:
+        super().__init__()
+        self.items, self.out, self.hides = nn.Embedding(41, 8, padding_idx=0), nn.Linear(8, 40), hides
+
+    def forward(self, sparse: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.hides:
+            self.items.weight.data = F.normalize(self.items.weight.data, dim=1)
+        masked = (torch.rand(sparse.shape) < 0.15) & (sparse > 0)
+        scores = self.out(self.items(sparse.masked_fill(masked, 40)))
+        loss = F.cross_entropy(scores.transpose(1, 2), sparse.clamp(max=39), reduction="none")
+        return (loss * masked).sum() / masked.sum().clamp(min=1), sparse[:, 0].float()
+
+
+def test_what_a_mask_of_few_places_picks_is_compared() -> None:
+    """By one number for all draws it would pick nothing, and the loss be 0 whatever is computed."""
+    inputs = {"sparse": torch.randint(0, 40, (6, 7)), "label": torch.ones(6)}
+
+    def compared(model: nn.Module) -> tuple[str, ...]:
+        found = capture_model(model, schema=CRITEO, example_inputs=inputs, logit="", label="", loss="own")
+        return found.compare(Options(loss="own")).notes
+
+    assert compared(Masked(hides=False)) == ()
+    with pytest.raises(ModelError, match="would not be trained as by PyTorch"):
+        compared(Masked(hides=True))
+
+
+class SharedNegatives(nn.Module):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(rows, 4), nn.Embedding(rows, 4)
+
+    def forward(self, user: torch.Tensor, item: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        users, negatives = self.users(user[:, 0]), self.items(torch.randint(0, 50, (16,)))
+        score = (users * self.items(item[:, 0])).sum(1, keepdim=True)
+        first = torch.zeros(len(users), dtype=torch.long)
+        return F.cross_entropy(torch.cat([score, users @ negatives.T], 1), first), score[:, 0]
+
+
+@pytest.mark.parametrize(("rows", "told"), [(20_000, True), (100, False)])
+def test_a_large_embedding_that_is_no_table_is_told(rows: int, told: bool) -> None:
+    inputs = {name: torch.randint(0, 50, (6, 1)) for name in ("user", "item")}
+    model = capture_model(SharedNegatives(rows), schema=CRITEO, example_inputs=inputs, logit="", label="", loss="own")
+    notes = [note for note in model.captured.notes if "is a weight, not a table" in note]
+    assert [note.split()[0] for note in notes] == ["items.weight"] * told
 
 
 def test_dense_weights_that_are_too_large_are_a_note() -> None:
