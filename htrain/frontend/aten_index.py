@@ -291,6 +291,8 @@ def _index_put(t: Translation, call: Call) -> None:
         raise refuse(t, call, "what is assigned to by a mask must be given one number: use torch.where")
     elif len(given) == 1 and given[0] and isinstance(t.shape(call.args[0])[given[0]], int):
         _put_along(t, call, given[0])
+    elif given == [0] and _is_of_rows(t, call):
+        _put_rows(t, call)
     else:
         _put_of_each(t, call)
 
@@ -334,6 +336,25 @@ def _put_along(t: Translation, call: Call, axis: int) -> None:
     if t.builder.blob(name).shape != wanted:
         name = t.step(call.node, "BroadcastTo", (name,), {"shape": t.batch_shape(wanted)})
     t.add(call.node, "ScatterAdd" if adds else "Scatter", (t.blob(source), index, name), {"dim": axis})
+
+
+def _is_of_rows(t: Translation, call: Call) -> bool:
+    """Whether the only index is a list of numbers that are computed, as many as there are examples, or a multiple."""
+    (index,) = (index for index in call.args[1] if index is not None)
+    return t.static.get(index) is None and len(t.shape(index)) == 1 and isinstance(t.shape(index)[0], BatchDim)
+
+
+def _put_rows(t: Translation, call: Call) -> None:
+    """Rows at computed places, as of a batch that was sorted and is to have its own order again: `y[order] = x`."""
+    source, value, adds = call.args[0], call.args[2], argument(call, 3, "accumulate", False)
+    (index,) = call.args[1]
+    behind = t.shape(source)[1:]
+    wanted = (t.shape(index)[0], *behind)
+    place = t.step(call.node, "Reshape", (t.blob(index),), {"shape": (-1, *(1 for _ in behind))})
+    place = t.broadcast(call.node, place, wanted) if behind else place
+    name = t.broadcast(call.node, t.blob(value), wanted) if t.shape(value) != wanted else t.blob(value)
+    mixes_batch(t, call, (0,))
+    t.add(call.node, "ScatterAdd" if adds else "Scatter", (t.blob(source), place, name), {"dim": 0})
 
 
 def _put_of_each(t: Translation, call: Call) -> None:

@@ -83,6 +83,27 @@ def assigned(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.T
     return y.square()
 
 
+def sorted_and_back(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """As experts take what is theirs together, and packed sequences are put back."""
+    order = torch.argsort(ids[:, 0], stable=True)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order))
+    made = torch.zeros_like(rows)
+    made[order] = torch.tanh(rows[order]) * torch.arange(len(rows))[:, None, None]
+    return made + rows[order].cumsum(0)[back] + made.index_copy(0, order.flip(0), 2 * rows[order])
+
+
+def of_domains(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Examples that are another domain's each, by their numbers, and a number for all of one; sums at places of no batch."""
+    made, sums = torch.zeros(len(ids), 4), torch.zeros(50, 4)
+    for domain in range(3):
+        places = torch.where(ids[:, 0] % 3 == domain)[0]
+        made[places] = (domain + 1) * torch.tanh(rows[places, 0])
+    made[torch.argsort(ids[:, 1], stable=True)] += 0.5
+    sums = sums.index_put((ids[:, 0],), rows[:, 1], accumulate=True)
+    return made + sums[ids[:, 0]]
+
+
 FORWARDS: dict[str, Forward] = {
     "a grid": grid,
     "a mask that is added": added,
@@ -113,6 +134,10 @@ FORWARDS: dict[str, Forward] = {
 @pytest.mark.parametrize("first", range(0, len(FORWARDS), 6))
 def test_what_is_picked_and_put_is_trained_as_by_pytorch(first: int) -> None:
     check(*list(FORWARDS.values())[first : first + 6])
+
+
+def test_rows_at_computed_places_are_put_as_by_pytorch() -> None:
+    check(sorted_and_back, of_domains, of_others=True)
 
 
 def each_side(rows: torch.Tensor) -> torch.Tensor:
