@@ -31,6 +31,7 @@ from htrain.cli.flags import (
     malformed_flag,
     options_of,
     put,
+    ranking_flags,
     require_alone,
     require_use,
     run_folder_of,
@@ -287,18 +288,7 @@ def compile_command(
     type=click.Choice(get_args(BestBy)),
     help="What --early-stop and --keep-best go by; all but loss and auc are of the groups of --valid-group-by. [default: loss]",
 )
-@click.option(
-    "--valid-group-by",
-    default="",
-    metavar="COLUMN",
-    help="Rank within the examples that have the same value there, such as user or sparse.user: GAUC, NDCG, recall, MRR.",
-)
-@click.option(
-    "--valid-top",
-    default=10,
-    type=click.IntRange(1, 1_000_000_000),
-    help="With it: NDCG and recall are of the first K of each group. [default: 10]",
-)
+@ranking_flags("--valid-")
 @click.option(
     "--keep-best", is_flag=True, help="Keep the checkpoint with the best validation: htrain eval RUN --checkpoint best."
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import htrain
-from htrain.cli.flags import FilePath, Named, PlanCommand, json_flag, put, scoring_flag
+from htrain.cli.flags import FilePath, Named, PlanCommand, json_flag, put, ranking_flags, scoring_flag
 
 if TYPE_CHECKING:
     from htrain.data.ranking import Ranking
@@ -34,18 +34,7 @@ if TYPE_CHECKING:
     type=Named("HEAD=INPUT"),
     help="The input that is the label of a head, another output of the model, or of score; once for each. [default: that of its name]",
 )
-@click.option(
-    "--group-by",
-    default="",
-    metavar="COLUMN",
-    help="Rank within the examples that have the same value there, such as user or sparse.user: GAUC, NDCG, recall, MRR.",
-)
-@click.option(
-    "--top",
-    default=10,
-    type=click.IntRange(1, 1_000_000_000),
-    help="With it: NDCG and recall are of the first K of each group. [default: 10]",
-)
+@ranking_flags("--")
 @scoring_flag
 @json_flag
 def evaluate(run_folder: Path, as_json: bool, plan: Path | None, labels: Any, group_by: str, **what: Any) -> None:

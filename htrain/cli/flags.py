@@ -293,6 +293,20 @@ scoring_flag = click.option(
     help="Threads that compute, beside one that reads; auto is one a core. Results do not depend on it. [default: auto]",
 )  # fmt: skip
 
+
+def ranking_flags(begin: str) -> Callable[[Function], Function]:
+    """The groups within which examples are ranked, as flags that begin so."""
+    by = click.option(
+        f"{begin}group-by", default="", metavar="COLUMN",
+        help="Rank within the examples that have the same value there, such as user or sparse.user: GAUC, NDCG, recall, MRR.",
+    )  # fmt: skip
+    top = click.option(
+        f"{begin}top", default=10, type=click.IntRange(1, 1_000_000_000), metavar="K",
+        help="With it: NDCG and recall are of the first K of each group. [default: 10]",
+    )  # fmt: skip
+    return lambda command: by(top(command))
+
+
 checkpoint_flag = click.option(
     "--checkpoint-seconds", default=300.0, type=Value(CheckpointSeconds),
     help="Seconds between checkpoints, or end for the last only. [default: 300]",
