@@ -64,6 +64,7 @@ _VALUES = (
 )
 _ANOTHER_WAY = f"its code goes another way by the values of a batch: {_VALUES}"
 _NUMPY_OF_A_SYMBOL = ("of type SymInt", "of type SymFloat", "np.ndarray of type numpy.object_")
+_NUMPY_OF_AN_INPUT = ("not a storage 'Listed'", ".numpy() is not supported", "'numpy.ndarray' and 'FakeTensor'")
 _BY_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound")
 
 
@@ -228,6 +229,8 @@ def _one_line(error: BaseException) -> str:
         return f"the model's code fixes the batch dimension: {_FIXED}"
     if type(error).__name__ in _BY_VALUES:
         return _ANOTHER_WAY
+    if any(words in line for line in lines for words in _NUMPY_OF_AN_INPUT):
+        return "forward() makes a numpy array of what depends on its inputs, which no graph holds: use torch's functions for it, or have it be an input"
     taken = re.search(r"attribute '(\w+)' already exists", lines[0] if lines else "")
     if taken:
         return (

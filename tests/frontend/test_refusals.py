@@ -104,6 +104,8 @@ CASES: dict[str, tuple[nn.Module, str]] = {
     "complex weights": (Model(lambda m, x: x + (m.w * x).real, w=IMAGINARY), "^parameter 'w' is complex64: keep its parts, .*view_as_real"),
     "complex numbers": (Model(lambda m, x: torch.complex(x, x).roll(1, 1).real), r"^aten.roll.default .*: htrain has no such op of complex numbers"),
     "a trained sparse matrix": (Model(lambda m, x: x @ m.w, w=nn.Parameter(torch.eye(4).to_sparse())), "^parameter .w. is a sparse tensor that is trained"),
+    "a storage of numpy": (Model(lambda m, x: x + torch.LongTensor(x.detach().numpy()).float()), "makes a numpy array of what depends on its inputs"),
+    "an array of numpy": (Model(lambda m, x: x + torch.from_numpy(np.array(x))), "makes a numpy array of .*: use torch.s functions for it"),
     "wrong widths": (Model(lambda m, x: x @ torch.ones(3, 3)), r"cannot capture Model: RuntimeError: .* \(in its forward\(\), \S+test_refusals.py:\d+\)"),
 }  # fmt: skip
 
