@@ -60,14 +60,19 @@ def capture(
     translated = partial(_translated, program, model, example_inputs, outputs)
     if not draws or not any(module.training for module in model.modules()) or not is_score(outputs[-1]):
         return translated(Drawn(always=True, for_loss=for_loss))
+    of_means = partial(_of_means, partial(translated, Drawn(always=for_loss, for_loss=for_loss)))
     try:
         evaluated = _in_evaluation(model, example_inputs, logit, own_loss=own_loss)
-        if draws_of(needed_for(*evaluated)) == draws or (for_loss and len(evaluated[1]) < len(outputs)):
-            return translated(Drawn(always=True, for_loss=for_loss))
+        are_same = draws_of(needed_for(*evaluated)) == draws
+    except ModelError as error:
+        return of_means(error)
+    if are_same or (for_loss and len(evaluated[1]) < len(outputs)):
+        return translated(Drawn(always=True, for_loss=for_loss))
+    try:
         found = translated(Drawn(for_loss=for_loss, apart=True))
         return found.with_evaluation(_evaluation(*evaluated, model, example_inputs, found))
     except ModelError as error:  # evaluation may take the mean of what is drawn
-        return _of_means(partial(translated, Drawn(always=for_loss, for_loss=for_loss)), error)
+        return of_means(error)
 
 
 def capture_evaluation(

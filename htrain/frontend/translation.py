@@ -254,7 +254,8 @@ class Translation:
             if small % _PROBES[0] == 0 and small // _PROBES[0] * _PROBES[1] == large:
                 return BatchDim(small // _PROBES[0], bool(most))
         raise ModelError(
-            f"{node.target} in {self.where(node)}: a dimension of {self._in_words(expression)} is not a multiple of the batch size B"
+            f"{node.target} in {self.where(node)}: a dimension of {self._in_words(expression)} is not a multiple of the batch size B: what is joined to "
+            "a batch must be as much for each example; compute both apart, and join what comes of them along another dimension"
         )
 
     def _in_words(self, expression: Any) -> str:

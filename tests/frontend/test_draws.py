@@ -382,3 +382,23 @@ def test_slopes_are_drawn_for_each_number_and_evaluation_takes_their_mean() -> N
 def test_what_was_never_written_is_not_read() -> None:
     with pytest.raises(ModelError, match="is not a tensor that the net computes"):
         captured(lambda model, x: model.first(x) + torch.empty(4))
+
+
+class MixedNegatives(nn.Module):
+    """Negatives of the batch, and some that are drawn for all (Yang et al. 2020), in one lookup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(50, 8), nn.Embedding(50, 8)
+
+    def forward(self, user: torch.Tensor, item: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        users = self.users(user[:, 0])
+        scores = users @ self.items(torch.cat([item[:, 0], torch.randint(0, 50, (16,))])).T
+        return F.cross_entropy(scores, torch.arange(len(users))), scores[:, 0]
+
+
+def test_what_is_drawn_in_evaluation_alike_is_not_why_a_model_is_refused() -> None:
+    inputs = {name: torch.zeros(4, 1, dtype=torch.int64) for name in ("user", "item")}
+    why = r"^aten\.cat\.default in forward\(\) of MixedNegatives: a dimension of B \+ 16 is not a multiple of the batch size B: .* compute both apart"
+    with pytest.raises(ModelError, match=why):
+        capture(MixedNegatives(), inputs, own_loss=True)
