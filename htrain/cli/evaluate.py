@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import htrain
-from htrain.cli.flags import FilePath, Named, PlanCommand, json_flag, put, ranking_flags, scoring_flag
+from htrain.cli.flags import FilePath, Named, PlanCommand, json_flag, put, ranking_flags, scoring_flag, trained_flags
 
 if TYPE_CHECKING:
     from htrain.data.ranking import Ranking
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 @click.command(name="eval", cls=PlanCommand)
 @click.argument("run_folder", type=FilePath())
 @click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:test.tsv.")
-@click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")
-@click.option("--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]")
-@click.option(
-    "--checkpoint",
-    default="last",
-    type=click.Choice(["last", "best"]),
-    help="The last, or the best, which --keep-best has kept. [default: last]",
-)
+@trained_flags
 @click.option(
     "--label-of",
     "labels",

@@ -288,6 +288,20 @@ workers_flag = click.option(
     help="Threads of a PS that run ops; auto is one a core. [default: auto]",
 )  # fmt: skip
 
+
+def trained_flags(command: Function) -> Function:
+    """Which weights of a trained run are taken."""
+    plan = click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")
+    replica = click.option(
+        "--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]"
+    )
+    checkpoint = click.option(
+        "--checkpoint", default="last", type=click.Choice(["last", "best"]),
+        help="The last, or the best, which --keep-best has kept. [default: last]",
+    )  # fmt: skip
+    return plan(replica(checkpoint(command)))
+
+
 scoring_flag = click.option(
     "--workers", default="auto", type=Value(Workers),
     help="Threads that compute, beside one that reads; auto is one a core. Results do not depend on it. [default: auto]",

@@ -6,27 +6,14 @@ from typing import Any
 import click
 
 import htrain
-from htrain.cli.flags import FilePath, PlanCommand, json_flag, put, require_alone, scoring_flag, tell
-
-_plan_flag = click.option("--plan", type=FilePath(), help="The run's plan, where it has moved.")
-_checkpoint_flag = click.option(
-    "--checkpoint",
-    default="last",
-    type=click.Choice(["last", "best"]),
-    help="The last, or the best, which --keep-best has kept. [default: last]",
-)
-_replica_flag = click.option(
-    "--replica", default="center", help="Whose dense parameters: center, or group:N. [default: center]"
-)
+from htrain.cli.flags import FilePath, PlanCommand, json_flag, put, require_alone, scoring_flag, tell, trained_flags
 
 
 @click.command(cls=PlanCommand)
 @click.argument("run_folder", type=FilePath())
 @click.option("--data", required=True, help="FORMAT:PATH[?key=value], such as criteo:test.tsv.")
 @click.option("--out", required=True, type=FilePath(), help="The file to write: .parquet, .csv or .npy.")
-@_plan_flag
-@_replica_flag
-@_checkpoint_flag
+@trained_flags
 @scoring_flag
 @json_flag
 def predict(run_folder: Path, plan: Path | None, as_json: bool, **what: Any) -> None:
@@ -57,9 +44,7 @@ def predict(run_folder: Path, plan: Path | None, as_json: bool, **what: Any) -> 
     help="Weights for PyTorch (safetensors), an ONNX model, or tables in pieces.",
 )
 @click.option("--out", required=True, type=FilePath(), help="The file to write; for tables, a new folder.")
-@_plan_flag
-@_replica_flag
-@_checkpoint_flag
+@trained_flags
 @click.option(
     "--format",
     default="safetensors",

@@ -3,6 +3,7 @@
 import glob
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 
@@ -132,11 +133,16 @@ class Files:
         part = self._shared_among(num_shards)[number >> CHUNK_BITS]
         return part.place(number=number & _CHUNKS, row=row, num_shards=num_shards)
 
+    @cached_property
+    def _pieces(self) -> list[tuple[int, ...]]:
+        """The sizes of each source's pieces: a store is asked for them once."""
+        return [part.pieces if isinstance(part, Pieced) else () for part in self.parts]
+
     def _shared_among(self, num_shards: int) -> Sequence[Source]:
         """The sources, whose pieces belong to shards; what comes in a later segment changes nothing of those before."""
         begin, found = 0, list(self.parts)
         for count in self.segments:
-            pieces = [part.pieces if isinstance(part, Pieced) else () for part in self.parts[begin : begin + count]]
+            pieces = self._pieces[begin : begin + count]
             of_pieces = iter(owners(tuple(chain.from_iterable(pieces)), num_shards))
             for place, sizes in enumerate(pieces, begin):
                 part, of_part = self.parts[place], islice(of_pieces, len(sizes))

@@ -347,7 +347,7 @@ def _is_of_rows(t: Translation, call: Call) -> bool:
 def _put_rows(t: Translation, call: Call) -> None:
     """Rows at computed places, as of a batch that was sorted and is to have its own order again: `y[order] = x`."""
     source, value, adds = call.args[0], call.args[2], argument(call, 3, "accumulate", False)
-    (index,) = call.args[1]
+    (index,) = (index for index in call.args[1] if index is not None)
     behind = t.shape(source)[1:]
     wanted = (t.shape(index)[0], *behind)
     place = t.step(call.node, "Reshape", (t.blob(index),), {"shape": (-1, *(1 for _ in behind))})

@@ -14,10 +14,8 @@ from torch.overrides import TorchFunctionMode
 from htrain.frontend.dropouts import RECURRENT
 
 _ATTENTION_P = list(inspect.signature(F.multi_head_attention_forward).parameters).index("dropout_p")
-KNOWN_DRAWS = (
-    0.4,
-    0.02,
-)  # in deviations from the mean, or as a share of the range: a mask of 15 % picks nothing by the one, and all by the other
+# In deviations from the mean, or as a share of the range: a mask of 15 % picks nothing by the one, and all by the other.
+KNOWN_DRAWS = (0.4, 0.02)
 _NORMAL, _UNIFORM = (torch.randn, torch.randn_like), (torch.rand, torch.rand_like)
 _NORMAL_INTO, _UNIFORM_INTO = (
     (torch.Tensor.normal_, nn.init.normal_),

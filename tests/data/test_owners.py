@@ -130,6 +130,7 @@ def test_in_the_order_of_time_all_read_at_about_the_same_time(tmp_path: Path) ->
     for shard in (0, 1):
         numbers = read(dataset, shard, 2)
         assert numbers == sorted(numbers)
+        assert min(numbers) < 50, "of the first row group, too"
         assert max(numbers[:200]) < 450
 
 

@@ -89,7 +89,7 @@ def sorted_and_back(model: nn.Module, rows: torch.Tensor, ids: torch.Tensor) -> 
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order))
     made = torch.zeros_like(rows)
-    made[order] = torch.tanh(rows[order]) * torch.arange(len(rows))[:, None, None]
+    made[order, :] = torch.tanh(rows[order]) * torch.arange(len(rows))[:, None, None]
     return made + rows[order].cumsum(0)[back] + made.index_copy(0, order.flip(0), 2 * rows[order])
 
 

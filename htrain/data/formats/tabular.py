@@ -220,7 +220,7 @@ class ParquetSource:
     def _blocks(self, shard: int, num_shards: int, first: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """The shard's blocks: number, place of the first row in the file, rows."""
         owners = self.owners or (None,) * len(self.pieces)
-        if not {shard, None} & set(owners):
+        if self.owners and not {shard, None} & set(owners):
             return
         file = _parquet_file(self.path)
         size = max(1, min(MAX_BLOCK_ROWS, file.metadata.num_rows // (num_shards * 8)))

@@ -39,7 +39,7 @@ from htrain.plan.plan import Plan
 from htrain.spec.settings import BestBy, EarlyStop, ValidEvery
 
 OnValidation = Callable[[Validation], object]
-_MEASURES = {"loss": "loss", "auc": "AUC", "gauc": "GAUC", "ndcg": "NDCG", "recall": "recall", "mrr": "MRR"}
+_MEASURES = {"auc": "AUC", "gauc": "GAUC", "ndcg": "NDCG", "recall": "recall", "mrr": "MRR"}
 _LOOK_SECONDS = 0.2  # between two looks at the user, while the last checkpoint is validated
 _LAST_SECONDS = 5.0  # for an evaluation that nobody waits for any more
 
@@ -260,7 +260,7 @@ class Validator:
         self._write()
         self._tell("; ".join(news for news in (news_of(found), self._left_out) if news))
         self._on_found(found)
-        if isnan(found.value(by)) and all(isnan(each.value(by)) for each in like):
+        if by != "loss" and not isnan(found.log_loss) and all(isnan(each.value(by)) for each in (found, *like)):
             self._error = RunError(
                 f"--best-by {by}: this validation data has no {_MEASURES[by]} ({_lacks(found)}): go by another measure, or validate on other data"
             )
@@ -308,7 +308,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _is_again(found: Validation, before: Sequence[Validation], by: BestBy) -> bool:
-    if not before or (found.examples, found.data) != (before[-1].examples, before[-1].data):
+    if not before or found.examples != before[-1].examples or not found.is_comparable(by, before[-1]):
         return False
     return found.cost(by) <= before[-1].cost(by)
 

@@ -1,5 +1,6 @@
 """Validation while training, of runs with all roles as threads of this process."""
 
+import dataclasses
 import math
 import random
 import threading
@@ -196,6 +197,19 @@ def test_a_measure_that_the_data_does_not_have_ends_the_run_with_a_checkpoint(
     with pytest.raises(RunError, match=rf"^--best-by {best_by}: {why}.*what was trained is saved: go on with"):
         train(folder, out=tmp_path / "run", epochs=1000, valid=data(tmp_path, "clicks"), **said)
     assert latest_checkpoint(tmp_path / "run")[1].examples < 1000 * ROWS
+
+
+@pytest.mark.parametrize("best_by", ["loss", "auc"])
+def test_a_model_that_diverged_in_validation_is_not_blamed_on_the_data(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best_by: str
+) -> None:
+    def diverged(*given: Any, **named: Any) -> Any:
+        return dataclasses.replace(evaluate(*given, **named), log_loss=math.nan, auc=math.nan)
+
+    evaluate = validate.evaluate
+    monkeypatch.setattr(validate, "evaluate", diverged)
+    result = train(folder, out=tmp_path / "run", valid=data(folder, "valid"), best_by=best_by)
+    assert [each.is_best for each in result.validations] == [False]
 
 
 def test_a_run_that_goes_on_by_another_measure_judges_its_validations_so_far_by_that(
