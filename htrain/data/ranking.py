@@ -52,7 +52,7 @@ NOT_RANKED = Ranking(0, 0, *(math.nan,) * 4)
 
 def ranking(group: NDArray[Any], scores: Array, labels: Array, *, top: int) -> Ranking:
     """The ranking of scores[n] for labels[n] in {0, 1} within the groups of group[n], any values that can be ordered."""
-    if np.isnan(scores).any():
+    if scores.size == 0 or np.isnan(scores).any():
         return replace(NOT_RANKED, top=top)
     _, numbers = np.unique(group, return_inverse=True)
     order = np.lexsort((-scores, numbers))

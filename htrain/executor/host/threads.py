@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 import torch
 
 _ASK_AFTER_SECONDS = 1e-5
+_RENEWING = threading.Lock()
 NICE = 10  # of what may take a core where others leave one
 
 
@@ -17,8 +18,19 @@ def begin_thread() -> None:
 
     torch hands that number to a thread only when one of its own loops runs there; until then, products by oneDNN take all cores.
     """
+    with _RENEWING:
+        torch.set_num_threads(torch.get_num_threads())
+        _renew()
     torch.set_grad_enabled(False)
-    torch.set_num_threads(torch.get_num_threads())
+
+
+def _renew() -> None:
+    """In a process that was forked torch makes its engine of gradients anew when an op first keeps a value for its gradient, and its pool of threads when a
+    loop, or `set_num_threads`, first asks for it. It takes the process to have one thread then. Of threads that come to the engine at once one destroys what
+    another has made, and the process dies of signal 11 (tests/executor/host/test_threads.py).
+    """
+    with torch.enable_grad():
+        torch.ones((), requires_grad=True).exp()  # keeps what it returns
 
 
 def stand_back() -> None:

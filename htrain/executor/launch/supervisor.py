@@ -28,7 +28,6 @@ from htrain.decoding import from_json
 from htrain.errors import Error
 from htrain.executor.engine.loops_of_nets import loops_of
 from htrain.executor.host.ahead import compile_ahead
-from htrain.executor.host.first_calls import call_first
 from htrain.executor.host.left import NOTHING_LEFT, Left, left_by
 from htrain.executor.host.process import end_with_parent, parent_number, python_command, settle
 from htrain.executor.host.sockets import folder_of
@@ -205,7 +204,6 @@ def supervise(connection: Connection) -> int:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    call_first()
     folders: set[Path | None] = set()
     try:
         while True:
