@@ -13,6 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
+_MOST_OF_NAME = 100  # bytes
 _KINDS = {
     stat.S_IFIFO: "is a pipe, want a file",
     stat.S_IFSOCK: "is a socket, want a file",
@@ -102,6 +103,15 @@ def _require_folder(folder: Path) -> None:
         raise OSError(errno.EACCES, f"{folder} cannot be written to")
 
 
+def partial_of(path: Path) -> Path:
+    """A name beside `path` that nothing has, under which it is written until it is whole: who finds one that a killed process has left sees what of.
+
+    It holds no more of the name than leaves room: that may be as long as names can be.
+    """
+    name = os.fsencode(path.name)[:_MOST_OF_NAME].decode(errors="ignore")
+    return path.parent / f".htrain-{name}-{os.getpid()}-{token_hex(6)}.partial"
+
+
 @contextmanager
 def new_file(path: Path, is_ours: IsOurs) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when it is whole; what an exception cuts short leaves nothing.
@@ -109,9 +119,7 @@ def new_file(path: Path, is_ours: IsOurs) -> Iterator[BinaryIO]:
     Raises OSError for what `place_to_write` refuses, also when it came there meanwhile.
     """
     target = place_to_write(path, is_ours)
-    partial = (
-        target.parent / f".htrain-{os.getpid()}-{token_hex(6)}.partial"
-    )  # short: the target's name may be as long as names can be
+    partial = partial_of(target)
     try:
         with partial.open("xb") as file:
             yield file

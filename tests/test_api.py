@@ -165,6 +165,9 @@ BAD_CALLS = {
     "compile: solver: Invalid enum value 'magic', got 'magic': want rules, greedy, ilp or cbc": lambda: htrain.compile(
         "m.py", solver="magic"
     ),
+    "evaluate: workers: Invalid enum value '2', got '2': want a number or auto": lambda: htrain.evaluate(
+        "r", data="x", workers="2"
+    ),
     "compile: data: '\\ud800' holds what no name can": lambda: htrain.compile("m.py", data="\ud800"),
     "run: plan: is a NoneType, want a str or Path": lambda: htrain.run(None, data="x", out="y"),
     "run: plan: is a Plan, want a str or Path, where plan.save(FOLDER) has put it": lambda: htrain.run(

@@ -35,7 +35,7 @@ def evaluate(run_folder: Path, as_json: bool, plan: Path | None, labels: Any, gr
     rankings within groups."""
     found = htrain.evaluate(run_folder, plan=plan or "", labels=dict(labels), group_by=group_by, **what)
     texts = [f"{found.examples:,} examples: {measures_of(found)}"]
-    texts += [measures_within(found.ranking, group_by)] if found.ranking else []
+    texts += [measures_within(found.ranking)] if found.ranking else []
     text = "; ".join([*texts, *map(measures_of_head, found.heads.items())])
     left_out = import_module("htrain.data.malformed").left_out(found.malformed, found.malformed_example)
     put(asdict(found), f"{text}; {left_out}" if left_out else text, as_json)
@@ -54,12 +54,12 @@ def measures_of(found: "Evaluation") -> str:
     )
 
 
-def measures_within(found: "Ranking", group_by: str) -> str:
+def measures_within(found: "Ranking") -> str:
     """How well the examples of each group are ranked."""
     if not found.groups:
-        return f"no {group_by} has examples of label 1 and of label 0, by which they could be ranked"
+        return f"no {found.group_by} of {found.all_groups:,} has examples of label 1 and of label 0, by which they could be ranked"
     of_top = f"NDCG@{found.top} {found.ndcg:.4f}, recall@{found.top} {found.recall:.4f}"
-    return f"within {found.groups:,} {group_by}: GAUC {found.gauc:.4f}, {of_top}, MRR {found.mrr:.4f}"
+    return f"within {found.groups:,} of {found.all_groups:,} {found.group_by}: GAUC {found.gauc:.4f}, {of_top}, MRR {found.mrr:.4f}"
 
 
 def measures_of_head(named: tuple[str, "Head"]) -> str:

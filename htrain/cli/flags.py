@@ -308,10 +308,17 @@ scoring_flag = click.option(
 )  # fmt: skip
 
 
+def _named(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The name of a column; an empty one, as that of a variable of a script that is not set, is refused."""
+    if not value and context.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE:
+        raise click.BadParameter("is empty, want the name of a column", context, parameter)
+    return value
+
+
 def ranking_flags(begin: str) -> Callable[[Function], Function]:
     """The groups within which examples are ranked, as flags that begin so."""
     by = click.option(
-        f"{begin}group-by", default="", metavar="COLUMN",
+        f"{begin}group-by", default="", metavar="COLUMN", callback=_named,
         help="Rank within the examples that have the same value there, such as user or sparse.user: GAUC, NDCG, recall, MRR.",
     )  # fmt: skip
     top = click.option(

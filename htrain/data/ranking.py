@@ -32,7 +32,8 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Means over the `groups` that have examples of both labels: others are ranked alike by every model.
+    """Means over the `groups` that have examples of both labels: others are ranked alike by every model. These have so many of the `examples`, and are of
+    `all_groups`, those with the same value of the column `group_by`.
 
     `gauc` weights the AUC of each group by its examples (Zhou et al. 2018, DIN, 6.2). `ndcg` and `recall` are of the first `top` of each group: gains of 1
     discounted by log2(1 + place) over those of the best order, and the share of its positives. `mrr` is one over the place of the first positive. All are nan
@@ -45,16 +46,21 @@ class Ranking:
     ndcg: float
     recall: float
     mrr: float
+    group_by: str = ""
+    all_groups: int = 0
+    examples: int = 0
 
 
 NOT_RANKED = Ranking(0, 0, *(math.nan,) * 4)
 
 
-def ranking(group: NDArray[Any], scores: Array, labels: Array, *, top: int) -> Ranking:
+def ranking(group: NDArray[Any], scores: Array, labels: Array, grouping: Grouping) -> Ranking:
     """The ranking of scores[n] for labels[n] in {0, 1} within the groups of group[n], any values that can be ordered."""
+    found, numbers = np.unique(group, return_inverse=True)
+    top = grouping.top
+    none = replace(NOT_RANKED, top=top, group_by=grouping.column, all_groups=found.size)
     if scores.size == 0 or np.isnan(scores).any():
-        return replace(NOT_RANKED, top=top)
-    _, numbers = np.unique(group, return_inverse=True)
+        return none
     order = np.lexsort((-scores, numbers))
     ordered = np.ascontiguousarray(numbers[order])
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
@@ -63,8 +69,10 @@ def ranking(group: NDArray[Any], scores: Array, labels: Array, *, top: int) -> R
     count, examples, *sums = _sums(starts, np.float32(scores[order]), labels[order] > 0.5, discounts)
     area, *others = (float(each) for each in sums)
     if not count:
-        return replace(NOT_RANKED, top=top)
-    return Ranking(int(count), top, area / float(examples), *(each / int(count) for each in others))
+        return none
+    ndcg, recall, mrr = (each / int(count) for each in others)
+    gauc = area / float(examples)
+    return replace(none, groups=int(count), examples=int(examples), gauc=gauc, ndcg=ndcg, recall=recall, mrr=mrr)
 
 
 @njit(nogil=True, cache=True, usual=_USUAL)

@@ -10,7 +10,6 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from secrets import token_hex
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from safetensors.torch import save
 
 from htrain.errors import DataError, UsageError
 from htrain.exporting.wholes import Whole
+from htrain.files import partial_of
 
 _MOST_NAME = 80
 _VERSION = 1
@@ -43,7 +43,7 @@ def write_tables(wholes: Sequence[Whole], out: Path, *, form: str, piece_rows: i
         if whole.parameter.dtype == "bfloat16" and form != "safetensors":
             raise UsageError(f"table '{whole.name}' is bfloat16, which {form} does not have: want --format safetensors")
     require_new(out)
-    partial = out.parent / f".htrain-{os.getpid()}-{token_hex(6)}.partial"
+    partial = partial_of(out)
     partial.mkdir()
     try:
         tables = [

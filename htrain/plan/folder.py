@@ -71,6 +71,11 @@ def steadily(folder: Path, load: Callable[[bytes], T]) -> T:
     raise PlanError(f"{folder}: is written to again and again; try later")
 
 
+def is_plan(folder: Path) -> bool:
+    """Whether a folder is a plan's, by its names."""
+    return (folder / HEADER).is_file()
+
+
 def read_header(folder: Path) -> bytes:
     """The content of plan.yaml. Raises PlanError."""
     try:
@@ -78,9 +83,14 @@ def read_header(folder: Path) -> bytes:
     except OSError as error:
         if error.errno not in (*_NO_FILE, errno.ENOENT, errno.ENAMETOOLONG):
             raise PlanError(f"{folder / HEADER}: cannot be read: {error.strerror or error}") from error
-        raise PlanError(
-            f"{folder}: not a plan folder ({HEADER}: {error.strerror}); make one with 'htrain compile ... --out {folder}'"
-        ) from error
+        raise PlanError(f"{folder}: not a plan folder ({HEADER}: {error.strerror}); {_instead_of(folder)}") from error
+
+
+def _instead_of(folder: Path) -> str:
+    """What to do about a folder that is no plan's."""
+    if (folder / "run.json").is_file():
+        return "it is the folder of a run: name the plan that this was started with, which stands in its run.json"
+    return f"make one with 'htrain compile ... --out {'FOLDER' if folder.exists() else folder}'"
 
 
 def header_digest(folder: Path) -> str:

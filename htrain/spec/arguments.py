@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from msgspec import Meta, ValidationError
 
@@ -92,7 +93,13 @@ def _cure(name: str, value: object) -> str:
 
 def _words(kind: Any) -> str:
     """What may be said in place of a word that is none, for an error."""
-    return f": want {', '.join(get_args(kind)[:-1])} or {get_args(kind)[-1]}" if get_origin(kind) is Literal else ""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    words = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
+    if not words:
+        return ""
+    others = ["a number" for each in kinds if get_origin(each) is Annotated]
+    first, last = [*others, *words[:-1]], words[-1]
+    return f": want {', '.join(first)} or {last}" if first else f": want {last}"
 
 
 def _names(kinds: type | tuple[type, ...]) -> str:

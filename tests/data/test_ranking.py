@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htrain.data.evaluation import auc
-from htrain.data.ranking import ranking, require_column
+from htrain.data.ranking import Grouping, ranking, require_column
 from htrain.data.schema import Input, Schema
 from htrain.errors import UsageError
 
@@ -40,8 +40,10 @@ def test_rankings_are_means_over_groups_and_over_all_orders_of_ties(rows, top):
     kept = [(group, *each) for group, members in groups.items() for each in members]
     mixed = [members for members in groups.values() if 0 < sum(label for _, label in members) < len(members)]
     group, score, label = (np.array(column) for column in zip(*kept, strict=True)) if kept else (np.empty(0),) * 3
-    found = ranking(group, score.astype(np.float32), label.astype(np.float32), top=top)
-    assert (found.groups, found.top) == (len(mixed), top)
+    found = ranking(group, score.astype(np.float32), label.astype(np.float32), Grouping("user", top))
+    assert (found.groups, found.top, found.group_by) == (len(mixed), top, "user")
+    assert found.all_groups == len(groups)
+    assert found.examples == sum(map(len, mixed))
     if not mixed:
         assert all(math.isnan(each) for each in (found.gauc, found.ndcg, found.recall, found.mrr))
         return
@@ -55,20 +57,22 @@ def test_neither_the_order_of_examples_nor_what_groups_are_called_matters():
     draw = np.random.default_rng(3)
     group, score = draw.integers(0, 50, 4000), draw.normal(size=4000).astype(np.float32).round(1)
     label = (draw.random(4000) < 0.2).astype(np.float32)
-    found, shuffled = ranking(group, score, label, top=5), draw.permutation(4000)
-    assert ranking((group * 7.5 - 100)[shuffled], score[shuffled], label[shuffled], top=5) == found
+    found, shuffled = ranking(group, score, label, Grouping("user", 5)), draw.permutation(4000)
+    assert ranking((group * 7.5 - 100)[shuffled], score[shuffled], label[shuffled], Grouping("user", 5)) == found
 
 
 def test_the_place_of_the_first_positive_of_a_million_that_tie_is_theirs_in_the_mean():
     label = np.zeros(1_000_000, np.float32)
     label[7] = 1
-    found = ranking(np.zeros(label.size), np.zeros_like(label), label, top=10)
+    found = ranking(np.zeros(label.size), np.zeros_like(label), label, Grouping("user", 10))
     assert found.mrr == pytest.approx(np.mean(1 / np.arange(1, label.size + 1)), rel=1e-9)
     assert (found.gauc, found.recall) == pytest.approx((0.5, 1e-5))
 
 
 def test_a_model_that_diverged_has_no_ranking():
-    assert math.isnan(ranking(np.zeros(2), np.array([1, np.nan], np.float32), np.array([0, 1.0]), top=1).gauc)
+    assert math.isnan(
+        ranking(np.zeros(2), np.array([1, np.nan], np.float32), np.array([0, 1.0]), Grouping("user", 1)).gauc
+    )
 
 
 SCHEMA = Schema((

@@ -156,7 +156,7 @@ def evaluate(
 def _within(
     groups: Sequence[NDArray[Any]], score: _Column, label: _Column, grouping: Grouping | None
 ) -> Ranking | None:
-    return ranking(np.concatenate(groups), score, label, top=grouping.top) if grouping else None
+    return ranking(np.concatenate(groups), score, label, grouping) if grouping else None
 
 
 def _calibration(score: _Column, rate: float, loss: str) -> float:

@@ -24,11 +24,11 @@ from htrain.executor.record.checkpoint import read_manifest
 from htrain.executor.record.kept import prune
 from htrain.executor.record.layout import Layout
 from htrain.executor.record.parameters import load_parameters
-from htrain.executor.record.progress import decimal, duration
 from htrain.executor.record.validations import (
     VALIDATIONS,
     Validation,
     kept_checkpoint,
+    news_of,
     read_validations,
     write_validations,
 )
@@ -318,27 +318,6 @@ def _lacks(found: Validation) -> str:
     if found.group_by and not isnan(found.auc):
         return f"no {found.group_by} has examples of label 1 and of label 0"
     return "its labels are not 0 and 1, or all are the same"
-
-
-def _rankings(found: Validation) -> dict[str, float]:
-    return {
-        "GAUC": found.gauc,
-        f"NDCG@{found.top}": found.ndcg,
-        f"recall@{found.top}": found.recall,
-        "MRR": found.mrr,
-    }
-
-
-def news_of(found: Validation) -> str:
-    """A validation on one line."""
-    best = ", the best so far" if found.is_best else ""
-    known = {"NE": found.ne, "AUC": found.auc, "loss": found.log_loss}
-    measures = [f"{name} {decimal(value)}" for name, value in known.items() if name == "loss" or not isnan(value)]
-    measures += [f"{name} {decimal(value)}" for name, value in _rankings(found).items() if not isnan(value)]
-    if found.group_by and not found.groups:
-        measures.append(f"no {found.group_by} to rank in")
-    measures += [f"AUC of {name} {decimal(value)}" for name, value in found.heads.items()]
-    return f"validation at {found.examples:,} examples: {', '.join(measures)} ({duration(found.seconds)}){best}"
 
 
 def prepared(

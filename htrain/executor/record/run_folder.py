@@ -21,6 +21,7 @@ from htrain.decoding import from_json
 from htrain.errors import CheckpointError, UsageError
 from htrain.executor.host.process import Process, this_process
 from htrain.files import is_there, put_file, read_file
+from htrain.plan.folder import is_plan
 
 OWNER, RECORD = "owner.json", "run.json"
 SIGN_SECONDS = 5.0  # between two signs of life
@@ -289,6 +290,9 @@ def read_record(run_folder: Path) -> RunRecord:
     try:
         return from_json(read_file(path, most_bytes=_MOST_BYTES), RunRecord)
     except OSError as error:
-        raise CheckpointError(f"{run_folder}: not a run folder ({RECORD}: {error.strerror})") from error
+        instead = (
+            "; it is a plan: name the folder that 'htrain run PLAN --out' was given" if is_plan(run_folder) else ""
+        )
+        raise CheckpointError(f"{run_folder}: not a run folder ({RECORD}: {error.strerror}){instead}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: damaged: {error}") from error

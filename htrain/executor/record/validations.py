@@ -11,6 +11,7 @@ import msgspec
 
 from htrain.decoding import converted, from_json
 from htrain.errors import CheckpointError
+from htrain.executor.record.progress import decimal, duration
 from htrain.files import read_file
 from htrain.spec.settings import BestBy
 
@@ -62,6 +63,24 @@ class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def cost(self, best_by: BestBy) -> float:
         """What is the lower the better the checkpoint is, by a measure."""
         return self.value(best_by) * (1 if best_by == "loss" else -1)
+
+
+def news_of(found: Validation) -> str:
+    """A validation on one line."""
+    known = {"NE": found.ne, "AUC": found.auc, "loss": found.log_loss}
+    measures = [f"{name} {decimal(value)}" for name, value in known.items() if name == "loss" or not math.isnan(value)]
+    ranked = {
+        "GAUC": found.gauc,
+        f"NDCG@{found.top}": found.ndcg,
+        f"recall@{found.top}": found.recall,
+        "MRR": found.mrr,
+    }
+    measures += [f"{name} {decimal(value)}" for name, value in ranked.items() if not math.isnan(value)]
+    if found.group_by and not found.groups:
+        measures.append(f"no {found.group_by} to rank in")
+    measures += [f"AUC of {name} {decimal(value)}" for name, value in found.heads.items()]
+    best = ", the best so far" if found.is_best else ""
+    return f"validation at {found.examples:,} examples: {', '.join(measures)} ({duration(found.seconds)}){best}"
 
 
 def to_dict(validation: Validation) -> dict[str, Any]:

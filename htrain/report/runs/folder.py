@@ -14,6 +14,7 @@ from htrain.executor.record.identity import PlanIdentity
 from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.measured import Measured, load_measured, measure
 from htrain.executor.record.run_folder import RunRecord, read_record, refuse_owned
+from htrain.executor.record.validations import Validation, kept_checkpoint, read_validations
 from htrain.files import read_file
 from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan, load_plan
@@ -28,7 +29,7 @@ class Run:
 
     `waited` is the share of the steady part for which trainers, in the mean, waited for others, `stalled` that for rows that are brought in
     ahead, and `hit_rate` that of rows found in caches; nan where it is not known. `is_one_process`: its roles were threads, with one lock of
-    Python's among them. `notes` are for the reader.
+    Python's among them. `notes` are for the reader. `kept` is the checkpoint that stays beside the last ones, as the best of its `validations`; "" for none.
     """
 
     folder: Path
@@ -41,6 +42,8 @@ class Run:
     hit_rate: float
     is_one_process: bool
     notes: tuple[str, ...]
+    validations: tuple[Validation, ...] = ()
+    kept: str = ""
 
 
 def read_run(plan: Plan, folder: Path) -> Run:
@@ -54,6 +57,7 @@ def read_run(plan: Plan, folder: Path) -> Run:
     if strangers:
         raise _other_plan(folder, record, f"its metrics have the role '{strangers[0]}', which the plan has not")
     measured = _measured(plan, folder, history)
+    validations = read_validations(folder)
     is_one_process = len(plan.cluster.roles) > 1 and len(_processes(folder)) == 1
     return Run(
         folder,
@@ -66,6 +70,8 @@ def read_run(plan: Plan, folder: Path) -> Run:
         hit_rate=_hit_rate(history) if history else math.nan,
         is_one_process=is_one_process,
         notes=() if record.is_served else tuple(_notes(folder, history, measured, is_one_process=is_one_process)),
+        validations=validations,
+        kept=kept_checkpoint(validations),
     )
 
 

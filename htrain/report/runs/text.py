@@ -17,6 +17,7 @@ def run_text(beside: Beside) -> str:
 def _lines(beside: Beside) -> Iterator[str]:
     yield f"{beside.run.folder} {beside.run.state}"
     yield from beside.run.notes
+    yield from beside.validations
     yield from beside.verdict
     if beside.comparison:
         yield ""

@@ -21,8 +21,7 @@ from htrain.cli.evaluate import measures_of_head
 from htrain.data.evaluation import auc
 from htrain.errors import UsageError
 from htrain.executor.launch import forward
-from htrain.executor.launch.validate import news_of
-from htrain.executor.record.validations import read_validations
+from htrain.executor.record.validations import news_of, read_validations
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 

@@ -16,7 +16,7 @@ from taken_out import trained
 import htrain
 from htrain.data import open_data
 from htrain.data.evaluation import auc
-from htrain.data.ranking import ranking
+from htrain.data.ranking import Grouping, ranking
 from htrain.errors import CheckpointError, DataError, Error, UsageError
 from htrain.executor.launch import forward
 from htrain.spec.cluster import this_machine
@@ -123,7 +123,10 @@ def test_rankings_are_those_of_the_scores_within_the_values_of_a_column(run: Pat
     for name in (column, f"sparse.{column}"):
         found = htrain.evaluate(run, data=data, group_by=name, top=3).ranking
         assert found
-        assert asdict(found) == pytest.approx(asdict(ranking(np.array(second), score, label, top=3)), abs=1e-9)
+        wanted = ranking(np.array(second), score, label, Grouping(name, 3))
+        assert found.group_by == name
+        assert [*asdict(found).values()][:6] == pytest.approx([*asdict(wanted).values()][:6], abs=1e-9)
+        assert (found.all_groups, found.examples) == (wanted.all_groups, wanted.examples)
     found = htrain.evaluate(run, data=data)
     assert found.ranking is None
     assert found.calibration == pytest.approx(score.mean() / label.mean(), rel=1e-5)
