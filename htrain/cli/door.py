@@ -8,6 +8,7 @@ Standard output holds a command's document alone. What else writes there, a mode
 led to standard error. HTRAIN_TRACEBACK=1 adds Python's traceback to any error.
 """
 
+import atexit
 import errno
 import faulthandler
 import gc
@@ -15,6 +16,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -131,6 +133,17 @@ def open_door(commands: click.Command) -> NoReturn:
         status = status or 1
     except OSError as error:
         status = status or _say(*_told(error))
+    _leave(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """End this process. Python lets no thread back in once it takes itself down: one that comes from torch then, as that of a role that was not waited for,
+    aborts the process. So where there are others, what is to be done at exit is done, and nothing is taken down. MPI's end is not among it, but in that."""
+    if threading.active_count() > 1 and "mpi4py.MPI" not in sys.modules:
+        atexit._run_exitfuncs()
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(status)
     sys.exit(status)
 
 

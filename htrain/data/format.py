@@ -8,6 +8,7 @@ from htrain.data.arrow_rows import ToRows
 from htrain.data.first_rows import FirstRows
 from htrain.data.layout import Layout
 from htrain.data.reader import Dataset
+from htrain.data.schema import Schema
 from htrain.errors import DataError
 
 UriOptions = Mapping[str, str]  # by name, as text
@@ -30,7 +31,7 @@ class Format:
     `is_made` reads no file and gets an empty path. Several files of a format that `is_joined` are data, too, their rows one after another. Of a format that
     `is_described`, a schema file says what columns are, read once for all files: its option is `schema`, and `open` gets a Described in place of the options,
     and `first_rows` gives the first of a file (an AnyPath), as many as are wanted, when it has not been described yet.
-    One that `is_pieced` has sources that are (htrain.data.reader.Pieced).
+    Where options alone say what its rows are like, `schema` gives that. One that `is_pieced` has sources that are (htrain.data.reader.Pieced).
     One that `is_text` has its rows in lines, read by a TextSource: lines that are appended to a file are rows behind those before (htrain.data.growth).
     """
 
@@ -46,6 +47,7 @@ class Format:
     is_text: bool = False
     is_pieced: bool = False
     first_rows: Callable[[Any, int], FirstRows] | None = None
+    schema: Callable[[UriOptions], Schema] | None = None
 
 
 def count_of(values: UriOptions, option: str, default: int) -> int:

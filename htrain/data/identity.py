@@ -21,7 +21,7 @@ import msgspec
 from htrain.data.address import AnyPath, Found
 from htrain.data.growth import Extent, FileSize
 from htrain.data.last_line import begin_of_new
-from htrain.data.source import by_name, describing_files, files_of, format_of, vocabularies_of
+from htrain.data.source import by_name, describing_files, files_of, format_of, schema_of
 from htrain.errors import DataError
 
 WHOLE_BYTES = 2 << 30  # up to this size of all files every byte counts: about a second and a half
@@ -65,14 +65,15 @@ class FileIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 class DataIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Data as a reader sees it: its format and options, the files behind it in order, and the digests of the vocabularies that give values their rows, by input
-    and column."""
+    """Data as a reader sees it: its format and options, the files behind it in order, the digests of the vocabularies that give values their rows, by input
+    and column, and what becomes of the values of each column of an input (`Schema.meanings`)."""
 
     reader: int
     format: str
     options: dict[str, str]
     files: tuple[FileIdentity, ...]
     vocabularies: dict[str, str] = {}
+    meanings: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def difference(self, other: "DataIdentity") -> str:
         """What tells `other`, the data as it is now, from this; "" where nothing does."""
@@ -103,7 +104,10 @@ def _identity(uri: str, files: Sequence[AnyPath], extent: Extent) -> DataIdentit
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
     blocks = _blocks(uri, len(files))
     identities = tuple(_file(path, total <= WHOLE_BYTES, blocks) for path in files)
-    return DataIdentity(READER, format.name, options, identities, vocabularies_of(uri, extent))
+    schema = schema_of(uri, extent)
+    return DataIdentity(
+        READER, format.name, options, identities, vocabularies=schema.vocabularies, meanings=schema.meanings
+    )
 
 
 def data_files(uri: str, identity: DataIdentity) -> tuple[FileIdentity, ...]:

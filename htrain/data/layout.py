@@ -4,14 +4,14 @@ Files of vocabularies that it names are read with it, as their sizes are those o
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from htrain.data.address import Address, AnyPath, beside, path_of
-from htrain.data.schema import Input, Schema
+from htrain.data.schema import Input, Schema, modulo
 from htrain.data.times import ROWS, Moments, Part, Unit, require_zone
 from htrain.data.vocabulary import EMPTY, ReadVocabulary, Vocabulary, vocabularies
 from htrain.decoding import converted
@@ -184,7 +184,7 @@ def layout_of(document: Any, path: str, read: ReadVocabulary | None = None) -> L
         held |= {(name, column): vocabulary for column, vocabulary in found.items()}
         item = values.input(name, _rows(values, found))
         digests = tuple(found[column].digest if column in found else "" for column in item.columns) if found else ()
-        inputs.append(replace(item, vocabularies=digests))
+        inputs.append(replace(item, vocabularies=digests, meanings=tuple(_meanings(values, item.rows, found))))
     _check_names(path, inputs)
     _check_tables(path, given, inputs)
     dense = {name: values for name, values in given.items() if isinstance(values, _Dense)}
@@ -203,6 +203,21 @@ def layout_of(document: Any, path: str, read: ReadVocabulary | None = None) -> L
         vocabularies=held,
         time=TimeColumn(file.time) if isinstance(file.time, str) and file.time else file.time or None,
     )
+
+
+def _meanings(values: _Kind, rows: Sequence[int], listed: Mapping[str, Vocabulary]) -> Iterator[str]:
+    """Of each column of an input what becomes of its values; of one with a vocabulary this says it, by its digest."""
+    if isinstance(values, _Dense):
+        for fill in values.fills:
+            yield ", ".join(
+                ["numbers", *(["log1p"] if values.transform == "log1p" else []), f"{fill:g} where one is missing"]
+            )
+        yield from ["1 where one is missing"] * (len(values.columns) if values.indicator else 0)
+    elif isinstance(values, _Time):
+        yield from (f"{part} in {values.zone}" for part in values.parts)
+    else:
+        for (column, _), count in zip(_said_rows(values), rows, strict=True):
+            yield "ids by a vocabulary" if column in listed else modulo(count)
 
 
 def _said_rows(values: _Kind) -> list[tuple[str, int | str]]:

@@ -13,7 +13,7 @@ makes example inputs from it. `B` is the batch size.
 The label is `label`: float32[B].
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["dense", "ids", "padded", "bag"]
@@ -26,7 +26,8 @@ class Input:
     `columns` are the source columns' names, `rows` the number of rows that ids may address: one per column for `ids`,
     one in all for `padded` and `bag`, empty for `dense`. `tables` names the embedding table of each entry of `rows`;
     columns that name the same table share it. `width` is the number of columns, or the padded length; for a `bag`, the
-    mean length. Where columns have vocabularies, `vocabularies` are their digests, "" for a column that has none.
+    mean length. Where columns have vocabularies, `vocabularies` are their digests, "" for a column that has none. `meanings` say of each column what becomes
+    of its values, in words, as far as that is known: two columns that are not read alike have other words.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Input:
     rows: tuple[int, ...] = ()
     tables: tuple[str, ...] = ()
     vocabularies: tuple[str, ...] = ()
+    meanings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,15 @@ class Schema:
                 return candidate
         raise KeyError(f"no input {name!r}; the schema has {', '.join(self.names)}")
 
+    def is_like(self, other: "Schema") -> bool:
+        """Whether rows of both may stand behind each other. What is said of one alone, as older packed data says less, is no difference."""
+        pairs = zip(self.inputs, other.inputs, strict=False)
+        known = [
+            (a, b) if a.meanings and b.meanings else (replace(a, meanings=()), replace(b, meanings=()))
+            for a, b in pairs
+        ]
+        return self.names == other.names and all(a == b for a, b in known)
+
     @property
     def vocabularies(self) -> dict[str, str]:
         """The digests of the vocabularies, by input and column, such as `sparse.user`."""
@@ -58,9 +69,21 @@ class Schema:
         return {f"{item.name}.{column}": digest for item, pairs in each for column, digest in pairs if digest}
 
     @property
+    def meanings(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """The columns of each input of which it is known what becomes of their values, and this, in their order."""
+        return {
+            item.name: tuple(zip(item.columns, item.meanings, strict=False)) for item in self.inputs if item.meanings
+        }
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The inputs' names, in order."""
         return tuple(i.name for i in self.inputs)
+
+
+def modulo(rows: int) -> str:
+    """The meaning of ids, of numbers or of text that is hashed, that find their row by a division."""
+    return f"ids modulo {rows}"
 
 
 def click_schema(num_dense: int, rows: tuple[int, ...], *, tables: tuple[str, ...] = ()) -> Schema:
@@ -70,7 +93,9 @@ def click_schema(num_dense: int, rows: tuple[int, ...], *, tables: tuple[str, ..
     """
     names = tuple(f"C{c + 1}" for c in range(len(rows)))
     dense = Input("dense", "dense", num_dense, tuple(f"I{c + 1}" for c in range(num_dense)))
-    sparse = Input("sparse", "ids", len(rows), columns=names, rows=rows, tables=tables or names)
+    sparse = Input(
+        "sparse", "ids", len(rows), columns=names, rows=rows, tables=tables or names, meanings=tuple(map(modulo, rows))
+    )
     return Schema((dense, sparse) if num_dense else (sparse,))
 
 

@@ -22,6 +22,7 @@ from htrain.data.order import ordered
 from htrain.data.prefix import Prefix, TextPath
 from htrain.data.reader import Begun, Dataset, Source
 from htrain.data.rows import Rows
+from htrain.data.schema import Schema
 from htrain.data.text import Fault, TextSource, open_text, readable
 from htrain.data.values import rows_of
 from htrain.errors import DataError
@@ -213,7 +214,7 @@ def _joined(files: Sequence[TextPath], found: Sequence[Dataset | None]) -> Datas
         if part.partition or part.num_workers:
             raise DataError(f"{part.source.name}: was packed by a partition, which has all examples in one file")
     for part in parts[1:]:
-        if part.schema != first.schema:
+        if not part.schema.is_like(first.schema):
             raise DataError(
                 f"{part.source.name}: has other inputs than {first.source.name}: {_difference(part, first)}"
             )
@@ -249,12 +250,14 @@ def describing_files(uri: str) -> list[AnyPath]:
     return [schema, *vocabulary_files(schema)]
 
 
-def vocabularies_of(uri: str, extent: Extent) -> dict[str, str]:
-    """The digests of the vocabularies that rows of a URI, within an extent, are numbered by, as a schema has them. Raises DataError as `open_data` does."""
+def schema_of(uri: str, extent: Extent) -> Schema:
+    """The schema of the rows of a URI, within an extent, without inputs where rows would have to be read for it. Raises DataError as `open_data` does."""
     format, place, values = _parts(uri)
     if format.is_described:
-        return load_layout(_schema_file(Path(place), values)).schema.vocabularies
-    return open_data(uri, extent).schema.vocabularies if format.is_local else {}
+        return load_layout(_schema_file(Path(place), values)).schema
+    if format.schema:
+        return format.schema(values)
+    return open_data(uri, extent).schema if format.is_local or format.is_made else Schema(())
 
 
 def format_of(uri: str) -> tuple[Format, dict[str, str]]:

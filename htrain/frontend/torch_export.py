@@ -1,6 +1,7 @@
 """torch.export behind one door: embedding calls kept whole, parameters without memory, one-line errors."""
 
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -67,6 +68,8 @@ _NUMPY_OF_A_SYMBOL = ("of type SymInt", "of type SymFloat", "np.ndarray of type 
 _NUMPY_OF_AN_INPUT = ("not a storage 'Listed'", ".numpy() is not supported", "'numpy.ndarray' and 'FakeTensor'")
 _BY_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound")
 
+_ONE_AT_A_TIME = threading.RLock()  # what stands in for parts of torch during a capture does so in all threads
+
 
 class _FixedBatchError(ModelError):
     """The model's code makes a number of the size of a batch."""
@@ -82,7 +85,7 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     `model` may be on the meta device; it is left as it was. What forward() says about gradients is in the program
     (`htrain.frontend.gradient_rules`). Raises ModelError in one line when torch cannot capture it.
     """
-    with sparse_constants(model), noted_lengths() as lines:
+    with _ONE_AT_A_TIME, sparse_constants(model), noted_lengths() as lines:
         program = _exported_at_last(model, example_inputs)
     _name_inputs(program)
     program.graph_module.meta[OF_LENGTHS] = tuple(lines)

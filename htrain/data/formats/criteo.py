@@ -18,7 +18,7 @@ from htrain.data.format import Format, UriOptions, count_of
 from htrain.data.prefix import TextPath
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows
-from htrain.data.schema import click_schema
+from htrain.data.schema import Schema, click_schema
 from htrain.data.text import Fault, TextSource
 from htrain.data.words import (
     NEWLINES,
@@ -224,9 +224,15 @@ def _field(data, i, base, signed):  # type: ignore[no-untyped-def]
 
 def open_criteo(path: TextPath, values: UriOptions) -> Dataset:
     """A file, `rows` of each table: 100000 where nothing is said."""
-    rows = count_of(values, "rows", 100_000)
-    source = TextSource(path, partial(parse_criteo, rows_per_field=rows))
-    return Dataset(source, click_schema(NUM_DENSE, (rows,) * NUM_SPARSE))
+    return Dataset(TextSource(path, partial(parse_criteo, rows_per_field=_rows(values))), _schema(values))
 
 
-FORMATS = (Format("criteo", open_criteo, ("rows",), is_text=True),)
+def _rows(values: UriOptions) -> int:
+    return count_of(values, "rows", 100_000)
+
+
+def _schema(values: UriOptions) -> Schema:
+    return click_schema(NUM_DENSE, (_rows(values),) * NUM_SPARSE)
+
+
+FORMATS = (Format("criteo", open_criteo, ("rows",), is_text=True, schema=_schema),)

@@ -10,6 +10,9 @@ import torch
 
 _ASK_AFTER_SECONDS = 1e-5
 _RENEWING = threading.Lock()
+_KEEPING = threading.Lock()
+_kept: list[int] = []  # the threads within `callers_settings_kept`
+_before: list[float] = []  # the settings when the first came
 NICE = 10  # of what may take a core where others leave one
 
 
@@ -51,10 +54,18 @@ def share_gil(num_threads: int) -> None:
 
 @contextmanager
 def callers_settings_kept() -> Iterator[None]:
-    """Within, roles may be threads of this process; after it, the caller's program has as many threads of torch, and as long turns at the GIL, as before."""
-    num_threads, turn_seconds = torch.get_num_threads(), sys.getswitchinterval()
+    """Within, roles may be threads of this process; after it, the caller's program has as many threads of torch, and as long turns at the GIL, as before: as it
+    had before the first, where several threads of it are within at once."""
+    with _KEEPING:
+        if not _kept:
+            _before[:] = torch.get_num_threads(), sys.getswitchinterval()
+        _kept.append(threading.get_ident())
     try:
         yield
     finally:
-        torch.set_num_threads(num_threads)
-        sys.setswitchinterval(turn_seconds)
+        with _KEEPING:
+            _kept.pop()
+            if not _kept:
+                num_threads, turn_seconds = _before
+                torch.set_num_threads(int(num_threads))
+                sys.setswitchinterval(turn_seconds)

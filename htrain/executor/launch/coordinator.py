@@ -86,8 +86,8 @@ class WorkerPool(Protocol):
     def abandon(self) -> None:
         """The same for a run that has failed: what roles do is of no use any more."""
 
-    def kill(self) -> None:
-        """End them, and what they were begun by, at once."""
+    def kill(self) -> bool:
+        """End them, and what they were begun by, at once; False where they, as threads, only end by themselves, when they are told to."""
 
 
 class Validations(Protocol):
@@ -228,7 +228,8 @@ class Coordinator:
         try:
             return self._drive(machine.run(time.monotonic()), pool)
         except KeyboardInterrupt:
-            pool.kill()
+            if not pool.kill():
+                self._tell_all(Order("abort"))
             raise
         except PeerLost:
             pool.abandon()

@@ -4,7 +4,7 @@ Parameters are known by their names in the model, and rows of tables by their nu
 another partition of the data makes no difference.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from htrain.errors import CheckpointError
-from htrain.executor.launch.inputs import check_vocabularies
+from htrain.executor.launch.inputs import Values, check_values
 from htrain.executor.record.checkpoint import Manifest, read_manifest
 from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.record.layout import Layout, read_layout
@@ -97,6 +97,15 @@ def shapes_of(parameters: Mapping[str, Parameter]) -> dict[str, tuple[int, ...]]
     return {name: whole_of(name, found).shape for name, found in parts.items()}
 
 
+def _some(names: Sequence[str]) -> str:
+    """Names, by the first."""
+    return f"'{names[0]}'" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
 class Earlier:
     """The parameters of a checkpoint, mapped from its files: `layout` says how they were cut. Servers of tables have these alone: `tables_only`. Who wants
     those of some `wholes` of the model reads no file that has none of them."""
@@ -153,13 +162,13 @@ class Earlier:
                 )
 
     def news(self, plan: Plan) -> str:
-        """What of optimizer states is replaced by first values, in words; "" where nothing is."""
+        """What of it a plan has no place for, and of which optimizer states are replaced by first values, in words; "" where nothing is."""
         now = optimizers_of(plan.train.parameters)
+        left = [name for name in self._shapes if name not in now]
         anew = [name for name, kept in self._optimizers.items() if kept and now.get(name) and now[name] != kept]
-        if not anew:
-            return ""
-        others = f" and {len(anew) - 1} more" if len(anew) > 1 else ""
-        return f"{Path(self._name).name}: '{anew[0]}'{others} had another optimizer: its states, and counts of updates, begin anew"
+        said = [f"{_some(left)} of its model {_are(left)} not in the plan, and left out"] if left else []
+        said += [f"{_some(anew)} had another optimizer: its states, and counts of updates, begin anew"] if anew else []
+        return f"{Path(self._name).name}: {'; '.join(said)}" if said else ""
 
     def require_same(self, plan: Plan) -> None:
         """Raises CheckpointError where a plan's model has other weights, tables or statistics, or of other shapes, than are here, and for padding that is
@@ -176,10 +185,10 @@ class Earlier:
                 )
         self._require_padding(plan)
 
-    def require_values(self, data: str, vocabularies: Mapping[str, str]) -> None:
-        """Raises DataError where rows of `data` are those of other values, by its vocabularies, than in the earlier run."""
-        if self._data.files:  # servers of workers from outside do not know what these had
-            check_vocabularies(data, vocabularies, self._data.vocabularies, whose="of the run to begin with")
+    def require_values(self, data: str, values: Values) -> None:
+        """Raises DataError where rows and weights are those of other values of `data`, by what is known of how it is read, than in the earlier run."""
+        if self._data.files or self._data.meanings:  # servers of workers from outside do not know what these had
+            check_values(data, values, self._data, whose="of the run to begin with")
 
     def copy_into(self, net: Net, parameter: Parameter, target: torch.Tensor, rows: Rows | None) -> None:
         """Give a parameter of an init net its values, where it is a weight, a table, or a state of one that is here and had the same

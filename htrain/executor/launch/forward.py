@@ -18,8 +18,9 @@ from htrain.executor.engine.context import Context
 from htrain.executor.engine.engine import Engine
 from htrain.executor.engine.program import build_program
 from htrain.executor.host.threads import begin_thread, callers_settings_kept, share_gil
-from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_vocabularies
+from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_values
 from htrain.executor.record.checkpoint import Manifest
+from htrain.executor.record.identity import PlanIdentity
 from htrain.executor.record.kept import latest_checkpoint, named_checkpoint
 from htrain.executor.record.layout import Layout, read_layout
 from htrain.executor.record.parameters import load_parameters
@@ -62,15 +63,11 @@ class Trained:
         )
 
     def dataset(self, data: str) -> Dataset:
-        """Data as the plan takes it. Raises DataError for data that does not fit, such as one of other vocabularies than those that were trained."""
+        """Data as the plan takes it. Raises DataError for data that does not fit, such as one whose columns are others, or have other vocabularies, than those
+        that were trained."""
         dataset, trained = data_for(self.plan, data), self.manifest.identity.data
-        if trained.files:  # servers of workers from outside do not know what these had
-            check_vocabularies(
-                dataset.source.name,
-                dataset.schema.vocabularies,
-                trained.vocabularies,
-                whose="that the run was trained on",
-            )
+        if trained.files or trained.meanings:  # servers of workers from outside do not know what these had
+            check_values(dataset.source.name, dataset.schema, trained, whose="that the run was trained on")
         return dataset
 
 
@@ -100,6 +97,11 @@ def load_trained(plan_folder: Path, run_folder: Path, replica: str, checkpoint: 
     of = manifest.identity.plan.digest
     if of != plan.digest:
         layout = read_layout(run_folder, of)
+        if layout and Path(layout.plan).resolve() == plan_folder.resolve():
+            raise CheckpointError(
+                f"{folder}: {plan_folder} was compiled anew since ({manifest.identity.plan.difference(PlanIdentity.of(plan))}): compile it as it was, or "
+                f"begin a run of it with what was trained (--begin-with {run_folder})"
+            )
         which = f"the plan with which it was made, --plan {layout.plan}" if layout else "the plan of the run (--plan)"
         raise CheckpointError(
             f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name {which}"

@@ -1,6 +1,7 @@
 """Whether data is what a plan can be run on: its inputs, and the numbers of its rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from htrain.data import Dataset
 from htrain.errors import DataError
@@ -66,6 +67,45 @@ def check_vocabularies(name: str, found: Mapping[str, str], wanted: Mapping[str,
             raise DataError(
                 f"{name}: column {column} {seen} the data {whose}: its values would have other rows; give the schema file and vocabulary of that data"
             )
+
+
+class Values(Protocol):
+    """What says how the values of columns are read: a schema, or what was recorded of one."""
+
+    @property
+    def vocabularies(self) -> Mapping[str, str]:
+        """Digests by input and column."""
+
+    @property
+    def meanings(self) -> "Meanings":
+        """Columns and what becomes of their values, by input."""
+
+
+Meanings = Mapping[str, Sequence[tuple[str, str]]]
+
+
+def check_meanings(name: str, found: Meanings, wanted: Meanings, *, whose: str) -> None:
+    """Raises DataError where what becomes of the values of data called `name` is not what becomes of those of the data `whose`, as far as both say it
+    (`Schema.meanings`): a weight or a row would be that of other values.
+
+    A column may have another name, but not that of one which stood elsewhere.
+    """
+    for item in wanted.keys() & found.keys():
+        before, places = wanted[item], {column: place for place, (column, _) in enumerate(wanted[item])}
+        for place, ((column, meaning), (other, as_before)) in enumerate(zip(found[item], before, strict=False)):
+            if places.get(column, place) != place:
+                seen = f"has '{column}' where '{other}' stands in"
+            elif meaning and as_before and meaning != as_before:
+                seen = f"has '{column}' as {meaning}, and as {as_before} in"
+            else:
+                continue
+            raise DataError(f"{name}: input '{item}' {seen} the data {whose}: give the schema of that data")
+
+
+def check_values(name: str, found: Values, wanted: Values, *, whose: str) -> None:
+    """Raises DataError where data called `name` is not read as the data `whose`; see `check_vocabularies` and `check_meanings`."""
+    check_vocabularies(name, found.vocabularies, wanted.vocabularies, whose=whose)
+    check_meanings(name, found.meanings, wanted.meanings, whose=whose)
 
 
 def check_numbers(plan: Plan, dataset: Dataset) -> None:

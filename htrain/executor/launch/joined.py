@@ -189,9 +189,10 @@ class JoinedPool:
         """Have agents end their roles at once; the next try waits for that."""
         self._finish(at_once=True)
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
         """The same."""
         self._finish(at_once=True)
+        return True
 
     def _finish(self, *, at_once: bool) -> None:
         if not self._is_over:

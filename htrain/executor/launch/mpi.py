@@ -162,9 +162,10 @@ class RoleRanks:
         """Whether all ranks are done, or will be in a moment. One that hangs would have MPI's own end wait for ever."""
         return self._waiting or _meet()
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
         """Abort all ranks, this one included, with status 130: that of a process which Ctrl-C has ended."""
         MPI.COMM_WORLD.Abort(128 + signal.SIGINT)
+        return True
 
 
 def follow(network: Network) -> None:

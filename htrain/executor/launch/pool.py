@@ -78,8 +78,9 @@ class RoleThreads:
         """The same: a thread ends when it can."""
         self.end()
 
-    def kill(self) -> None:
-        """A thread cannot be killed: those that hang go with the process."""
+    def kill(self) -> bool:
+        """A thread cannot be killed: it ends when it is told to, and those that hang go with the process."""
+        return False
 
 
 class Supervisors:
@@ -223,11 +224,12 @@ class RoleProcesses:
             self._read()
         return self._rests
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
         """End all at once."""
         with suppress(ProcessLookupError):
             os.killpg(self._supervisor.process.pid, signal.SIGKILL)
         self._ended(_LAST_SECONDS)
+        return True
 
 
 def _end_idle(supervisor: Supervisor) -> None:

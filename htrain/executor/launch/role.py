@@ -102,8 +102,10 @@ class RunningRole:
         self._meeting: dict[str, str] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: list[Outbox] = []  # with these, the ways of look-ahead caches to the tables
+        # A fork of the caller's own process waits for what other libraries do around one: OpenBLAS for its threads, for ever where one multiplies.
+        apart = self._parts.is_private and network.scheme != "inproc"
         self._saver = Saver(
-            name, lambda: {**self.store, **self._parts.row_numbers()}, on_change, apart=self._parts.is_private, marks=self._parts.marks,
+            name, lambda: {**self.store, **self._parts.row_numbers()}, on_change, apart=apart, marks=self._parts.marks
         )  # fmt: skip
         self._usage = ThreadUsage(self._threads, self.store.values) if network.is_shared else ProcessUsage()
         self._build()

@@ -19,7 +19,7 @@ from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.host.threads import callers_settings_kept
 from htrain.executor.launch.coordinator import Outside, WorkerPool
-from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_vocabularies
+from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_values
 from htrain.executor.launch.joined import JoinedPools, Meeting, meeting_of
 from htrain.executor.launch.pool import RoleProcesses, RoleThreads, Supervisors
 from htrain.executor.launch.reach import Needed, Probes, task_of
@@ -186,8 +186,8 @@ def _run(
         check_numbers(plan, dataset)
         validation_data = beside.validating.open(plan)
         if validation_data:
-            name, held = f"--valid: {validation_data.source.name}", validation_data.schema.vocabularies
-            check_vocabularies(name, held, dataset.schema.vocabularies, whose="that is trained on")
+            name = f"--valid: {validation_data.source.name}"
+            check_values(name, validation_data.schema, dataset.schema, whose="that is trained on")
         pools.require(plan)
         if begin != "either":
             check_folder(settings.run_folder, resume=begin == "resume")

@@ -4,6 +4,7 @@ import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, Protocol
 
 from htrain.data import Dataset
@@ -96,8 +97,10 @@ class Tries:
         if all(self._job.settings.begin_with):
             earlier = Earlier(Beginning(*self._job.settings.begin_with))
             earlier.require(self._job.plan)
-            earlier.require_values(self._job.settings.data, self._identity.data.vocabularies)
-            if news := earlier.news(self._job.plan):
+            earlier.require_values(self._job.settings.data, self._identity.data)
+            checkpoint = Path(self._job.settings.begin_with[1])
+            is_own = checkpoint.parent.parent.resolve() == self._job.settings.run_folder.resolve()
+            if news := earlier.news(self._job.plan) or ("" if is_own else f"begins with {checkpoint}"):
                 self._job.progress.note(news)
         with ExitStack() as signals:
             return self._run(signals)

@@ -5,12 +5,15 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
+from hashlib import blake2b
 from math import isnan
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from htrain.data import Dataset
+from htrain.data.identity import identity_of, stamps_of
 from htrain.data.labels import is_binary
 from htrain.data.malformed import left_out
 from htrain.data.ranking import NOT_RANKED, Grouping, require_column
@@ -107,6 +110,8 @@ class Validator:
         self._thread: threading.Thread | None = None
         self._checkpoint = ""  # that is evaluated
         self._left_out = ""  # of its data, in words
+        self._stamps: tuple[tuple[int, ...], ...] = ()  # of its files, when `_content` was made of them
+        self._content = ""
         self._outcome: Validation | Error | None = None
         self._on_found: Callable[[Validation], None] = lambda found: None
 
@@ -191,6 +196,7 @@ class Validator:
     def _evaluate(self, checkpoint: Path) -> None:
         began = time.monotonic()
         try:
+            self._look_at_data()
             manifest = read_manifest(checkpoint)
             parameters = load_parameters(
                 Layout.of(self._plan), self._net.parameters, checkpoint, manifest=manifest, replica="center"
@@ -213,6 +219,13 @@ class Validator:
         except BaseException as error:  # somebody waits for an outcome
             self._outcome = RunError(f"validation of {checkpoint.name}: {_one_line(error)}")
         self._bell.ring()
+
+    def _look_at_data(self) -> None:
+        """Its content, made anew where its files may have changed. Raises DataError."""
+        stamps = stamps_of(self._wanted.data)
+        if not self._content or not stamps or stamps != self._stamps:
+            self._stamps, identity = stamps, identity_of(self._wanted.data)
+            self._content = blake2b(msgspec.json.encode(identity), digest_size=16).hexdigest()
 
     def _look(self) -> None:
         if self._is_abandoned.is_set():
@@ -237,6 +250,7 @@ class Validator:
             top=ranked.top,
             group_by=self._wanted.grouping.column if self._wanted.grouping else "",
             groups=ranked.groups,
+            content=self._content,
         )
 
     # -- what comes of it --------------------------------------------------------------------------------------------
@@ -248,7 +262,7 @@ class Validator:
 
     def _take(self, found: Validation) -> Validated:
         """Keep, show and judge a validation. The one after no more examples, as that of the end may be, takes the place of the one before, if it is as good."""
-        keeps = self._wanted.keep_best
+        keeps = self._wanted.keep_best or bool(kept_checkpoint(self._all))  # what is kept as the best is to be that
         by = self._wanted.best_by
         if _is_again(found, self._all, by):
             keeps |= self._all.pop().kept
@@ -258,7 +272,9 @@ class Validator:
         self._all.append(found)
         self._has_found = True
         self._write()
-        self._tell("; ".join(news for news in (news_of(found), self._left_out) if news))
+        self._tell(
+            "; ".join(news for news in (news_of(found), self._left_out, _changed(found, self._all[:-1])) if news)
+        )
         self._on_found(found)
         if by != "loss" and not isnan(found.log_loss) and all(isnan(each.value(by)) for each in (found, *like)):
             self._error = RunError(
@@ -305,6 +321,14 @@ class Validator:
 
 def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _changed(found: Validation, before: Sequence[Validation]) -> str:
+    """That the data of those before was another, where this is the first of what it is now."""
+    named = [each for each in before if each.data == found.data]
+    if not named or found.is_of_data(named[-1]):
+        return ""
+    return f"{found.data} is not what it was: validations before are not compared with"
 
 
 def _is_again(found: Validation, before: Sequence[Validation], by: BestBy) -> bool:

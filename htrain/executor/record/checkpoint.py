@@ -26,6 +26,8 @@ VERSION = 2
 # So that an htrain that knows of none says which it can read:
 _WITH_BASES = 3  # of one whose files build on others
 _WITH_PARTS = 4  # of one whose data is shared out by parts
+_WITH_MEANINGS = 5  # of one that says what becomes of the values of its data
+_READ = (VERSION, _WITH_BASES, _WITH_PARTS, _WITH_MEANINGS)
 MANIFEST = "manifest.json"
 ROWS = ":rows"  # ends the name of the numbers of a table's rows, where they are no range
 _MOST_MANIFEST_BYTES = 1 << 28
@@ -173,6 +175,8 @@ def _text(manifest: Manifest) -> bytes:
 
 def version_of(manifest: Manifest) -> int:
     """The version of the format that a manifest is written in: the earliest that has all that is in it."""
+    if manifest.identity.data.meanings:
+        return _WITH_MEANINGS
     if manifest.by_parts is not msgspec.UNSET:
         return _WITH_PARTS
     return VERSION if manifest.bases is msgspec.UNSET else _WITH_BASES
@@ -212,8 +216,8 @@ def _read(folder: Path) -> Manifest:
         raise CheckpointError(f"{folder}: no complete checkpoint ({error.strerror}: {MANIFEST})") from error
     try:
         version = from_json(data, _Version).version
-        if version not in (VERSION, _WITH_BASES, _WITH_PARTS):
-            raise CheckpointError(f"{path}: version {version}, this htrain reads versions {VERSION} to {_WITH_PARTS}")
+        if version not in _READ:
+            raise CheckpointError(f"{path}: version {version}, this htrain reads versions {VERSION} to {_READ[-1]}")
         manifest = from_json(data, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedCheckpoint(f"{path}: damaged: {one_line_of(error)}") from error

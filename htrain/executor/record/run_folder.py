@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from htrain.decoding import from_json
-from htrain.errors import CheckpointError, UsageError
+from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.process import Process, this_process
 from htrain.files import is_there, put_file, read_file
 from htrain.plan.folder import is_plan
@@ -81,13 +81,13 @@ class Claim:
 def claimed(folder: Path) -> Iterator[Claim]:
     """Own `folder` for a while; it is made where it is not there, and goes again where nothing came into it.
 
-    Raises CheckpointError naming the owner that it has, UsageError where it cannot be written.
+    Raises CheckpointError naming the owner that it has, and where it cannot be written now; UsageError where it never could (`_unwritable`).
     """
     try:
         is_new = not folder.exists()
         claim = _claim_new(folder)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{folder}: cannot be written: {_why_not(folder, error)}") from error
+        raise _unwritable(folder, error) from error
     try:
         yield claim
     finally:
@@ -122,6 +122,15 @@ def _claim_new(folder: Path) -> Claim:
             tries += 1
             if tries == _MOST_TRIES:
                 raise
+
+
+_PASSES = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE}
+
+
+def _unwritable(folder: Path, error: OSError | ValueError) -> Error:
+    """A disk that is full, or read-only since it failed, is mended, and the same command works: who starts it again, as systemd does, knows by the status 1."""
+    kind = CheckpointError if getattr(error, "errno", None) in _PASSES else UsageError
+    return kind(f"{folder}: cannot be written: {_why_not(folder, error)}")
 
 
 def _why_not(folder: Path, error: OSError | ValueError) -> str:
@@ -221,11 +230,12 @@ def _owned(folder: Path, owner: Owner | None) -> CheckpointError:
 
 
 def require_empty(folder: Path) -> None:
-    """Raises UsageError for a new run in a folder that holds something already, or that cannot be looked into. An owner that has gone counts for nothing."""
+    """Raises UsageError for a new run in a folder that holds something already, or that cannot be looked into. An owner that has gone counts for nothing.
+    Raises CheckpointError for a disk that has failed (`_unwritable`)."""
     try:
         held = sorted(path.name for path in folder.iterdir() if path.name != OWNER)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
+        raise _unwritable(folder, error) from error
     if began(folder) == "nothing to go on from":
         raise UsageError(
             f"{folder}: holds a run that ended before its first checkpoint: remove it, or choose another --out"
@@ -257,14 +267,14 @@ def _entries(folder: Path) -> list[Path]:
 
 def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:
     """Write run.json to a claimed folder, which is empty for a new run (`require_empty`) but for what that run itself has put there; one that goes on has begun
-    with what it did. Raises UsageError where it cannot be written."""
+    with what it did. Raises CheckpointError or UsageError where it cannot be written (`_unwritable`)."""
     if resume and not record.begun_with:
         with suppress(CheckpointError):  # of a run that nobody has written down
             record = msgspec.structs.replace(record, begun_with=read_record(folder).begun_with)
     try:
         put_file(folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
+        raise _unwritable(folder, error) from error
 
 
 def require_run(run_folder: Path) -> RunRecord:

@@ -28,6 +28,7 @@ class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clicks. `heads` has the AUC of each of the model's other outputs that has a label of clicks (`htrain.evaluate`). `gauc`, `ndcg`, `recall` and `mrr` are
     of rankings within the groups of a column, `group_by`, of the first `top` of each; nan where none were asked for, and where none of the `groups` has
     examples of both labels.
+    `content` is a digest of the data as it was, "" where an older htrain has not written it: the files of `data` may change between the parts of a run.
     `is_best` says that none before it, on the same data, is better by what the run goes by; a checkpoint that is `kept` stays until a better one comes.
     """
 
@@ -49,11 +50,16 @@ class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top: int = 0
     group_by: str = ""
     groups: int = 0
+    content: str = ""
+
+    def is_of_data(self, other: "Validation") -> bool:
+        """Whether another is of the same data, as far as both say it."""
+        return self.data == other.data and self.content in ("", other.content or self.content)
 
     def is_comparable(self, best_by: BestBy, other: "Validation") -> bool:
         """Whether another's measure is of the same: one of rankings says nothing of those within other groups, or of other places."""
-        if self.data != other.data or best_by in ("loss", "auc"):
-            return self.data == other.data
+        if not self.is_of_data(other) or best_by in ("loss", "auc"):
+            return self.is_of_data(other)
         return self.group_by == other.group_by and (self.top == other.top or best_by in ("gauc", "mrr"))
 
     def value(self, best_by: BestBy) -> float:

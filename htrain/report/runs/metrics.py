@@ -107,7 +107,8 @@ class Moment:
 class History:
     """`resumed_at` are the seconds at which the parts after the first began; `num_damaged` lines could not be read, the last was cut off
     where `is_cut`. `before` and `after` enclose the steady part of the last part, the same moment where there is none; where that trained nothing, as one
-    that went on with nothing left, they are of the last that did, with the same roles, and `trained_nothing` is true.
+    that went on with nothing left, they are of the last that did, with the same roles, and `trained_nothing` is true. `roles` are those of the last part: one
+    before may have had another cluster.
     """
 
     points: tuple[Point, ...]
@@ -217,6 +218,7 @@ class _Reader:
             examples = min(self._last.examples, line.examples)  # a checkpoint is behind what was reported after it
             self._part = _Part(began, self._part.sync_rounds + self._last.sync_rounds, examples)
             self._window.clear()
+            self._roles.clear()
         self._part.trains |= line.examples > self._part.examples
         self._part.offsets.append(offset)
         self._part.seconds.append(line.seconds)

@@ -112,13 +112,24 @@ def test_with_valid_alone_there_is_one_at_the_end(folder: Path, tmp_path: Path) 
 def test_the_last_validation_is_of_the_data_as_it_is(folder: Path, tmp_path: Path) -> None:
     """A file of the same name may have other rows when a run goes on that has nothing left to train."""
     place = tmp_path / "valid.libfm"
-    for name, best in (("valid", True), ("valid", True), ("worse", False)):
+    for name in ("valid", "valid", "worse", "worse"):
         place.write_text((folder / f"{name}.libfm").read_text())
         where = {"resume": tmp_path / "run"} if (tmp_path / "run").exists() else {"out": tmp_path / "run"}
         found = train(folder, valid=data(tmp_path, "valid"), keep_best="out" in where, **where).validations[-1]
         assert found.log_loss == htrain.evaluate(tmp_path / "run", data=data(folder, name)).log_loss
-        assert (found.is_best, found.kept) == (best, best)
+        assert (found.is_best, found.kept) == (True, True)  # the best on what the file holds now
         assert htrain.evaluate(tmp_path / "run", data=data(folder, "valid"), checkpoint="best").examples == ROWS // 2
+
+
+def test_a_run_that_goes_on_without_the_flag_keeps_what_is_better_then(folder: Path, tmp_path: Path) -> None:
+    said = {"valid": data(folder, "valid"), "valid_every": 200}
+    train(folder, out=tmp_path / "run", keep_best=True, **said)
+    found = train(folder, resume=tmp_path / "run", epochs=4, **said).validations
+    best = min(found, key=lambda each: each.log_loss)
+    assert best.examples > ROWS  # of the part that has been resumed
+    assert best.kept
+    evaluated = htrain.evaluate(tmp_path / "run", data=data(folder, "valid"), checkpoint="best")
+    assert evaluated.log_loss == best.log_loss
 
 
 def test_a_run_that_gets_no_better_ends_early_keeps_its_best_and_counts_on_when_resumed(

@@ -191,7 +191,7 @@ MANIFESTS: dict[str, tuple[Callable[[str], str], str]] = {
     "empty": (lambda text: "", "manifest.json: damaged: "),
     "no object": (lambda text: "[]", "manifest.json: damaged: Expected `object`, got `array`"),
     "thousands of brackets": (lambda text: "[" * 100_000, "manifest.json: damaged: "),
-    "unknown version": (spoiled(lambda d: d.update(version=9)), f"manifest.json: version 9, this htrain reads versions {VERSION} to {VERSION + 2}"),
+    "unknown version": (spoiled(lambda d: d.update(version=9)), f"manifest.json: version 9, this htrain reads versions {VERSION} to {VERSION + 3}"),
     "missing key": (spoiled(lambda d: d.pop("identity")), "missing required field `identity`"),
     "extra key": (spoiled(lambda d: d.update(surprise=1)), "contains unknown field `surprise`"),
     "wrong type": (spoiled(lambda d: d.update(name=3)), "Expected `str`, got `int` - at `$.name`"),

@@ -334,6 +334,6 @@ def test_a_checkpoint_without_what_it_builds_on_says_so(tmp_path: Path) -> None:
     ):
         read_manifest(copy)
     text = (copy / "manifest.json").read_text()
-    (copy / "manifest.json").write_text(text.replace('"version": 3', '"version": 5'))
-    with pytest.raises(CheckpointError, match="version 5, this htrain reads versions 2 to 4"):
+    (copy / "manifest.json").write_text(text.replace('"version": 3', '"version": 6'))
+    with pytest.raises(CheckpointError, match="version 6, this htrain reads versions 2 to 5"):
         read_manifest(copy)

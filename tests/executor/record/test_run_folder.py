@@ -1,5 +1,6 @@
 """A run folder has one owner at a time, whoever it is and however the one before ended."""
 
+import errno
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 import htrain.executor.record.run_folder as module
-from htrain.errors import CheckpointError, UsageError
+from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.process import Process, this_process
 from htrain.executor.record.run_folder import (
     Owner,
@@ -165,6 +166,21 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.txt").write_text("mine")
     with pytest.raises(UsageError, match="cannot be written"), claimed(tmp_path / name):
         pass
+
+
+@pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, 1), (errno.EROFS, 1), (errno.EACCES, 2)])
+def test_a_disk_that_is_full_when_a_run_begins_is_no_command_that_cannot_work(
+    number: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service manager starts it again, but for a status of 2."""
+
+    def put(path: Path, content: bytes) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(module, "put_file", put)
+    with pytest.raises(Error, match="cannot be written: ") as raised:
+        module.start_record(tmp_path, RunRecord("plan", "synthetic:", 1, False), resume=False)
+    assert raised.value.exit_status == status
 
 
 @pytest.mark.parametrize("name", ["runs", "runs/a"])

@@ -76,6 +76,19 @@ def test_a_resumed_run_goes_on_in_time_and_is_compared_by_its_last_part(plan: Pl
     assert run.notes == ("It was resumed once: what is compared with the plan is its last part.",)
 
 
+def test_a_run_that_went_on_with_fewer_roles_is_shown_beside_the_plan_that_it_has_now(
+    plan: Plan, tmp_path: Path
+) -> None:
+    folder, fewer = trained(tmp_path / "a", plan), small_plan(group_ps=1)
+    assert set(plan.cluster.roles) - set(fewer.cluster.roles)
+    trained(folder, fewer)
+    write_checkpoint(folder, fewer, examples=40_000, finished=True)
+    run = read_run(fewer, folder)
+    assert run.measured
+    assert run.history
+    assert run.history.roles == set(fewer.cluster.roles)
+
+
 def test_a_run_that_went_on_with_nothing_left_is_compared_by_what_it_trained_before(plan: Plan, tmp_path: Path) -> None:
     """As `--or-resume` does, started again by a service manager."""
     folder = trained(tmp_path / "a", plan)
