@@ -6,7 +6,7 @@ from typing import Literal
 from htrain.errors import UsageError
 from htrain.executor.launch.forward import load_trained
 from htrain.executor.launch.predict import Prediction, predict_run
-from htrain.executor.record.run_folder import require_run
+from htrain.executor.record.run_folder import plan_of
 from htrain.exporting.export import Exported, export_onnx, export_tables, export_torch
 from htrain.spec.arguments import require_arguments
 from htrain.spec.cluster import cores_here
@@ -41,7 +41,7 @@ def predict(
     )  # fmt: skip
     folder = Path(run_folder)
     return predict_run(
-        Path(plan or require_run(folder).plan), folder, data, out=Path(out), replica=replica, checkpoint=checkpoint,
+        plan_of(folder, plan), folder, data, out=Path(out), replica=replica, checkpoint=checkpoint,
         workers=cores_here() if workers == "auto" else workers,
     )  # fmt: skip
 
@@ -84,7 +84,7 @@ def export(
     if to != "tables" and (format, piece_rows) != (_FORMAT, _PIECE_ROWS):
         raise UsageError(f"export: format= and piece_rows= have no effect with to='{to}': they are of tables")
     folder = Path(run_folder)
-    trained = load_trained(Path(plan or require_run(folder).plan), folder, replica, checkpoint)
+    trained = load_trained(plan_of(folder, plan), folder, replica, checkpoint)
     if to == "torch":
         return export_torch(trained, Path(out))
     if to == "onnx":

@@ -15,7 +15,7 @@ from htrain.executor.launch.publish import Wanted
 from htrain.executor.launch.run import Begin, Hosting, run_plan
 from htrain.executor.launch.tries import Beside
 from htrain.executor.launch.validate import OnValidation, Validating
-from htrain.executor.record.run_folder import began, require_run
+from htrain.executor.record.run_folder import began, plan_of
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
@@ -236,7 +236,7 @@ def evaluate(
         workers=workers,
     )  # fmt: skip
     folder = Path(run_folder)
-    plan_folder = Path(plan or require_run(folder).plan)
+    plan_folder = plan_of(folder, plan)
     grouping = _grouping(group_by, top, "--")
     return evaluate_run(
         plan_folder, folder, data, replica=replica, checkpoint=checkpoint, labels=labels, grouping=grouping,

@@ -80,7 +80,10 @@ def _plan_and_run(plan: Path, run: Path | None) -> tuple[Path, Path | None]:
     if not (plan / record.RECORD).is_file():
         return plan, run
     require_alone(f"the run folder {plan}", "net", "run")
-    return Path(record.read_record(plan).plan), plan
+    found = Path(record.read_record(plan).plan)
+    if not import_module("htrain.plan.folder").is_plan(found):
+        raise click.ClickException(f"{plan}: its plan is not at {found} any more: htrain show PLAN --run {plan}")
+    return found, plan
 
 
 def _document(plan: "Plan") -> dict[str, Any]:

@@ -229,8 +229,16 @@ class Link:
         )
 
     def _beat(self) -> None:
-        """Until the worker leaves, on connections of this thread's own."""
-        caller = Caller(self._addresses)
+        """Until the worker leaves. What ends it before, such as a socket that cannot be opened, is told to who waits next: servers give up who is silent."""
+        try:
+            self._beat_on(Caller(self._addresses))
+        except Exception as error:
+            self._lost = (
+                error if isinstance(error, RunError) else RunError(f"its beats: {type(error).__name__}: {error}")
+            )
+
+    def _beat_on(self, caller: Caller) -> None:
+        """On connections of this thread's own."""
         while not self._ended.wait(self._lease_seconds / _BEATS_PER_LEASE):
             for server in range(len(self._addresses)):
                 caller.send(server, encode(Beat(self._session, min(self.unsent, 2**31 - 1))))

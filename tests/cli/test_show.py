@@ -55,6 +55,14 @@ def test_a_run_tells_its_last_validations_and_the_best_checkpoint(commands: Comm
     assert document["kept"] == names[1]
 
 
+def test_a_run_whose_plan_has_moved_says_how_it_is_shown(commands: Commands, folder: Path) -> None:
+    (folder / "plan").rename(folder / "moved")
+    found = commands.run(["show", "run"], folder, timeout=60)
+    assert found.returncode == 1
+    assert "plan any more: htrain show PLAN --run run" in found.stderr
+    assert commands.run(["show", "moved", "--run", "run"], folder, timeout=60).returncode == 0
+
+
 def test_a_run_is_not_taken_for_a_plan(commands: Commands, folder: Path) -> None:
     found = commands.run(["check", "run"], folder, timeout=60)
     assert found.returncode == 1

@@ -39,6 +39,22 @@ def told(servers: Serve) -> str:
     return "\n".join(servers.members[0].report()["news"])
 
 
+def test_a_worker_whose_beats_have_ended_is_told_as_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers would give it up, and it would hear of that alone."""
+    with Serve(TABLE, Kind(staleness=0), lease_seconds=1.0) as servers, servers.connect() as tables:
+
+        def fail(*_: object) -> None:
+            raise OSError("no more files")
+
+        def go_on() -> None:
+            for step in range(10_000):
+                train(tables, step % 50)
+
+        monkeypatch.setattr(client_link, "Beat", fail)
+        with pytest.raises(RunError, match="its beats: OSError: no more files"):
+            go_on()
+
+
 def test_a_stranger_is_turned_away_and_counted() -> None:
     with Serve(TABLE) as servers:
         with pytest.raises(RunError, match=r"the token is not the one of this server: it stands in serving.json"):

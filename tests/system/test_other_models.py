@@ -8,7 +8,7 @@ from torch import nn
 from whole_runs import start
 
 import htrain
-from htrain.errors import CheckpointError
+from htrain.errors import CheckpointError, PublishError
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
 
@@ -61,3 +61,24 @@ def test_a_plan_that_was_compiled_anew_is_said_to_be(tmp_path: Path) -> None:
         CheckpointError, match=r"plan was compiled anew since \(dense lr: 0\.02 now, 0\.01 then\): compile it as it was"
     ):
         htrain.evaluate(tmp_path / "a", data=DATA)
+
+
+def test_versions_of_another_model_are_not_published_behind_those_that_somebody_follows(tmp_path: Path) -> None:
+    wide, narrow = planned(tmp_path / "wide", wide=True), planned(tmp_path / "narrow", wide=False)
+    said = {"data": DATA, "hosting": "threads", "publish": str(tmp_path / "pub")}
+    for name in ("a", "b"):  # a new run of the same model goes on with the numbers
+        htrain.run(narrow, out=tmp_path / name, **said)  # type: ignore[arg-type]
+    with pytest.raises(
+        PublishError, match=r"of another model, Towers, whose 'wide\.0\.bias' is not there, here weight"
+    ):
+        htrain.run(wide, out=tmp_path / "c", **said)  # type: ignore[arg-type]
+    assert len(list((tmp_path / "pub").rglob("manifest.json"))) == 2
+
+
+def test_a_plan_that_has_moved_is_asked_for(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "plan", wide=False)
+    wanted = htrain.run(plan, data=DATA, out=tmp_path / "a", hosting="threads").totals.examples
+    plan.rename(tmp_path / "moved")
+    with pytest.raises(CheckpointError, match=r"its plan is not at .*plan any more: say where it is now \(--plan\)"):
+        htrain.evaluate(tmp_path / "a", data=DATA)
+    assert htrain.evaluate(tmp_path / "a", data=DATA, plan=tmp_path / "moved").examples == wanted

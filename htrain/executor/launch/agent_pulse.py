@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from htrain.errors import Error
+from htrain.errors import Error, RunError
 from htrain.executor.launch.pulse import LAUNCHER_SECONDS
 from htrain.executor.transport.link import LAUNCHER
 from htrain.executor.transport.port import Network
@@ -61,7 +61,7 @@ class AgentPulse:
                 if outbox.offer(LAUNCHER, Here(self._agent, self._address if self._silence > _ASK_SECONDS else "")):
                     taken = time.monotonic()
                 self._is_untaken = time.monotonic() - taken > _GONE_SECONDS
-        except Error as error:
-            self._error = error
+        except Exception as error:  # a thread that ended unheard would be taken for a process that is gone
+            self._error = error if isinstance(error, Error) else RunError(f"its pulse: {type(error).__name__}: {error}")
         finally:
             outbox.close()

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 
-from htrain.errors import Error
+from htrain.errors import Error, RunError
 from htrain.executor.transport.port import Network
 from htrain.executor.transport.wire import Order
 
@@ -42,7 +42,7 @@ class LauncherPulse:
                     outbox.offer(name, Order("ping"))
                 self._give_sign()
                 self._stopping.wait(self._every_seconds)
-        except Error as error:
-            self._error = error
+        except Exception as error:  # a thread that ended unheard would be taken for a process that is gone
+            self._error = error if isinstance(error, Error) else RunError(f"its pulse: {type(error).__name__}: {error}")
         finally:
             outbox.close()

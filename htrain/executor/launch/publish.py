@@ -28,6 +28,7 @@ from htrain.publishing.versions import (
     Whole,
     new_version,
     number_of,
+    read_version,
     version_name,
     version_names,
     write_manifest,
@@ -116,6 +117,7 @@ class Versions:
         self._wholes = wholes_of(plan)
         self._run = token_hex(4)
         self._kept = whole_versions(self._storage)
+        self._require_same_model(wanted.address)
         self._number = max((number_of(name) for name in version_names(self._storage)), default=0)
         self._base = ""
         self._since_full = 0  # deltas
@@ -126,6 +128,20 @@ class Versions:
         self._bell = Bell()
         self._thread: threading.Thread | None = None
         self._outcome: VersionEnded | None = None
+
+    def _require_same_model(self, address: str) -> None:
+        """Who follows the versions of an address goes from one to the next. Raises PublishError where the last one has other parameters than this model."""
+        if not self._kept:
+            return
+        last = read_version(self._storage, self._kept[-1].name)
+        for name in sorted(last.parameters.keys() | self._wholes.keys()):
+            before, now = last.parameters.get(name), self._wholes.get(name)
+            if before != now:
+                seen, had = (f"{w.kind} {w.dtype}{list(w.shape)}" if w else "not there" for w in (now, before))
+                raise PublishError(
+                    f"{address}: its versions are of another model, {last.model}, whose '{name}' is {had}, here {seen}: who follows them would get this one's; "
+                    "publish it to an address of its own"
+                )
 
     @property
     def descriptors(self) -> Sequence[int]:

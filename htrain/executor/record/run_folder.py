@@ -288,6 +288,16 @@ def require_run(run_folder: Path) -> RunRecord:
     return record
 
 
+def plan_of(run_folder: Path, said: str | Path = "") -> Path:
+    """The folder of the plan of a run that trained: the one that is `said`, or that it was started with. Raises CheckpointError where this has moved."""
+    if said:
+        return Path(said)
+    plan = Path(require_run(run_folder).plan)
+    if not is_plan(plan):
+        raise CheckpointError(f"{run_folder}: its plan is not at {plan} any more: say where it is now (--plan)")
+    return plan
+
+
 def refuse_served(run_folder: Path) -> None:
     """A run goes on from its checkpoints, whether run.json is beside them or not. Raises CheckpointError where tables were served."""
     if (run_folder / RECORD).exists():

@@ -159,6 +159,16 @@ def test_a_pulse_that_cannot_be_sent_is_told_to_whose_it_is(network: Network, wh
     pulse.stop()
 
 
+def test_what_a_library_raises_under_the_launchers_pulse_is_told_too(network: Network) -> None:
+    def fail() -> None:
+        raise OSError("too many")
+
+    pulse = LauncherPulse(network, {}, fail)
+    with pytest.raises(RunError, match="its pulse: OSError: too many"):
+        until_it_raises(pulse.check)
+    pulse.stop()
+
+
 def until_it_raises(look: Callable[[], None]) -> None:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
