@@ -84,3 +84,15 @@ def test_a_run_does_not_go_on_with_a_changed_vocabulary(folder: Path, tmp_path: 
         shutil.copy(folder / given, tmp_path / name)
     with pytest.raises(CheckpointError, match=r"was made on other data \('v\.parquet' has "):
         htrain.run(folder / "plan", data=of_schema(tmp_path, "s"), resume=folder / "run", epochs=2, hosting="threads")
+
+
+def test_a_vocabulary_that_has_outgrown_the_tables_is_refused_before_a_step(folder: Path, tmp_path: Path) -> None:
+    (folder / "few.yaml").write_text("label: y\ninputs:\n  sparse: {kind: ids, columns: [user, item], rows: [9, 7]}\n")
+    plan = htrain.compile(WIDE_DEEP, data=of_schema(folder, "few"), cluster=this_machine(), self_check=False)
+    plan.save(tmp_path / "plan")
+    with pytest.raises(
+        DataError,
+        match=r"the vocabulary of 'sparse' has rows up to 13, the plan's tables have the rows 0 to 8 of it",
+    ):
+        htrain.run(tmp_path / "plan", data=of_schema(folder, "s"), out=tmp_path / "run", hosting="threads")
+    assert not (tmp_path / "run").exists()

@@ -1,6 +1,6 @@
 """Whether data is what a plan can be run on: its inputs, and the numbers of its rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from htrain.data import Dataset
@@ -8,6 +8,7 @@ from htrain.errors import DataError
 from htrain.executor.strategies.strategy import cache_of
 from htrain.net.blobs import BATCH_KEY
 from htrain.net.net import Op
+from htrain.ops import OPS
 from htrain.plan.plan import Plan
 from htrain.spec.sparse_sync import SPARSE_SYNCS
 
@@ -27,28 +28,45 @@ def check_inputs(plan: Plan, dataset: Dataset) -> None:
 
 def check_rows(plan: Plan, dataset: Dataset) -> None:
     """Raises DataError for data of which nobody has said how many rows its tables have, and whose largest id is in none of the plan's: such ids come with rows
-    that are appended. Inputs of which the model computes what it looks up are not looked at."""
-    if not dataset.ids_are_counted:
-        return
+    that are appended, and with a vocabulary that has grown. Inputs of which the model computes what it looks up are not looked at."""
     rows_of = _rows_looked_up(plan)
     for item in dataset.schema.inputs:
-        rows, counted = rows_of.get(item.name, 0), max(item.rows, default=0)
-        if rows and counted > rows:
+        listed = [rows for rows, digest in zip(item.rows, item.vocabularies, strict=False) if digest]
+        rows, counted = rows_of.get(item.name, 0), max(item.rows if dataset.ids_are_counted else listed, default=0)
+        if not rows or counted <= rows:
+            continue
+        if not dataset.ids_are_counted:
             raise DataError(
-                f"{dataset.source.name}: has the id {counted - 1} in '{item.name}', and the plan's tables have the rows 0 to {rows - 1} of it: leave such "
-                "lines out, or compile the model anew, with --data and ?rows=N for all ids that may come, and start a new run with --out"
+                f"{dataset.source.name}: the vocabulary of '{item.name}' has rows up to {counted - 1}, the plan's tables have the rows 0 to {rows - 1} of it: "
+                "give the vocabulary that it was compiled with, or compile the model anew, with --data, and start a new run with --out"
             )
+        raise DataError(
+            f"{dataset.source.name}: has the id {counted - 1} in '{item.name}', and the plan's tables have the rows 0 to {rows - 1} of it: leave such "
+            "lines out, or compile the model anew, with --data and ?rows=N for all ids that may come, and start a new run with --out"
+        )
 
 
 def _rows_looked_up(plan: Plan) -> dict[str, int]:
-    """How many rows the largest table has that is looked up by each input as it is read, where that is all that becomes of it."""
+    """How many rows the largest table has that is looked up by each input as it is read, or by a part of it, where that is all that becomes of it."""
     sizes = {table: max(s.first_row + s.num_rows for s in shards) for table, shards in plan.tables.items()}
     found: dict[str, int] = {}
     for name in plan.inputs:
-        tables = [_tables_of(plan, op) & sizes.keys() for op in plan.train.ops if name in op.inputs]
+        tables = [_tables_of(plan, op) & sizes.keys() for op in _readers(plan, name)]
         if tables and all(tables):
             found[name] = max(sizes[table] for each in tables for table in each)
     return found
+
+
+def _readers(plan: Plan, name: str) -> Iterator[Op]:
+    """The ops that read the values of an input; those that only have a part of it, or another shape, hand them on."""
+    for op in plan.train.ops:
+        if name not in op.inputs:
+            continue
+        if OPS[op.type].view and not plan.train.parameters.keys() & set(op.inputs):
+            for output in op.outputs:
+                yield from _readers(plan, output)
+        else:
+            yield op
 
 
 def _tables_of(plan: Plan, op: Op) -> set[str]:
