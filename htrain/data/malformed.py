@@ -46,5 +46,5 @@ class Malformed:
             self.examples += [describe(i) for i in range(min(bad, _REMEMBERED - len(self.examples)))]
             if self.count > max(_AT_LEAST, self.share * self.rows):
                 raise DataError(
-                    f"{self.examples[0]} ({self.count} of {self.rows} rows are malformed, at most {self.share:.1%} may be)"
+                    f"{self.examples[0]} ({self.count} of {self.rows} rows are malformed, {f'at most {self.share:.1%}' if self.share else 'none'} may be)"
                 )

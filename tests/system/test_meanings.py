@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from torch import nn
 from whole_runs import WIDE_DEEP
 
 import htrain
@@ -20,6 +22,8 @@ inputs:
   dense: {kind: dense, columns: [age, price], missing: [40, 3]}
   sparse: {kind: ids, columns: [user, item], rows: [50, 7]}
   at: {kind: time, column: when, parts: [hour]}
+  twice: {kind: ids, columns: [item, item], rows: [7, 5]}
+  unread: {kind: ids, columns: [user], rows: 30}
 """
 OTHERS = {
     "rows": (("[50, 7]", "[49, 7]"), "input 'sparse' has 'user' as ids modulo 49, and as ids modulo 50 in the data "),
@@ -38,8 +42,24 @@ OTHERS = {
 SAME = {
     "another name": ("[age, price]", "[years, price]"),
     "another table": ("rows: [50, 7]", "rows: [50, 7], tables: [a, b]"),
+    "an input that the model does not read": ("rows: 30", "rows: 31"),
     "another unit": ("parts: [hour]", "parts: [hour], unit: ms"),
 }
+
+
+WIDTHS = {"sparse": 2, "at": 1, "twice": 2}
+
+
+class Reads(nn.Module):
+    """All inputs but one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.fc = nn.EmbeddingBag(50, 1, mode="sum"), nn.Linear(2, 1)
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor, at: torch.Tensor, twice: torch.Tensor) -> torch.Tensor:
+        logit: torch.Tensor = self.fc(dense) + self.rows(torch.cat([sparse, at, twice], 1))
+        return logit.squeeze(1)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +75,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **{name: draw.random(300) * 9 for name in ("age", "price", "years")},
     }
     pq.write_table(pa.table(table), place / "a.parquet")
-    htrain.compile(WIDE_DEEP, data=of(place, SCHEMA), cluster=this_machine(), self_check=False).save(place / "plan")
+    example = {"dense": torch.zeros(4, 2), **{name: torch.zeros(4, n, dtype=torch.long) for name, n in WIDTHS.items()}}
+    plan = htrain.compile(Reads(), data=of(place, SCHEMA), cluster=this_machine(), example_inputs=example)
+    plan.save(place / "plan")
     htrain.run(place / "plan", data=of(place, SCHEMA), out=place / "run", hosting="threads", deterministic=True)
     return place
 

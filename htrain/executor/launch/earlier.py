@@ -185,10 +185,10 @@ class Earlier:
                 )
         self._require_padding(plan)
 
-    def require_values(self, data: str, values: Values) -> None:
+    def require_values(self, plan: Plan, data: str, values: Values) -> None:
         """Raises DataError where rows and weights are those of other values of `data`, by what is known of how it is read, than in the earlier run."""
         if self._data.files or self._data.meanings:  # servers of workers from outside do not know what these had
-            check_values(data, values, self._data, whose="of the run to begin with")
+            check_values(plan, data, values, self._data, whose="of the run to begin with")
 
     def copy_into(self, net: Net, parameter: Parameter, target: torch.Tensor, rows: Rows | None) -> None:
         """Give a parameter of an init net its values, where it is a weight, a table, or a state of one that is here and had the same

@@ -67,7 +67,8 @@ class Trained:
         that were trained."""
         dataset, trained = data_for(self.plan, data), self.manifest.identity.data
         if trained.files or trained.meanings:  # servers of workers from outside do not know what these had
-            check_values(dataset.source.name, dataset.schema, trained, whose="that the run was trained on")
+            whose = "that the run was trained on"
+            check_values(self.plan, dataset.source.name, dataset.schema, trained, whose=whose)
         return dataset
 
 

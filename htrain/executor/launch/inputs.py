@@ -102,16 +102,16 @@ class Values(Protocol):
 Meanings = Mapping[str, Sequence[tuple[str, str]]]
 
 
-def check_meanings(name: str, found: Meanings, wanted: Meanings, *, whose: str) -> None:
+def check_meanings(plan: Plan, name: str, found: Meanings, wanted: Meanings, *, whose: str) -> None:
     """Raises DataError where what becomes of the values of data called `name` is not what becomes of those of the data `whose`, as far as both say it
-    (`Schema.meanings`): a weight or a row would be that of other values.
+    (`Schema.meanings`), in an input that a plan reads: a weight or a row would be that of other values.
 
     A column may have another name, but not that of one which stood elsewhere.
     """
-    for item in wanted.keys() & found.keys():
-        before, places = wanted[item], {column: place for place, (column, _) in enumerate(wanted[item])}
-        for place, ((column, meaning), (other, as_before)) in enumerate(zip(found[item], before, strict=False)):
-            if places.get(column, place) != place:
+    for item in [item for item in wanted if item in found and item in plan.inputs]:
+        names = {column for column, _ in wanted[item]}
+        for (column, meaning), (other, as_before) in zip(found[item], wanted[item], strict=False):
+            if column != other and column in names:
                 seen = f"has '{column}' where '{other}' stands in"
             elif meaning and as_before and meaning != as_before:
                 seen = f"has '{column}' as {meaning}, and as {as_before} in"
@@ -120,10 +120,10 @@ def check_meanings(name: str, found: Meanings, wanted: Meanings, *, whose: str) 
             raise DataError(f"{name}: input '{item}' {seen} the data {whose}: give the schema of that data")
 
 
-def check_values(name: str, found: Values, wanted: Values, *, whose: str) -> None:
+def check_values(plan: Plan, name: str, found: Values, wanted: Values, *, whose: str) -> None:
     """Raises DataError where data called `name` is not read as the data `whose`; see `check_vocabularies` and `check_meanings`."""
     check_vocabularies(name, found.vocabularies, wanted.vocabularies, whose=whose)
-    check_meanings(name, found.meanings, wanted.meanings, whose=whose)
+    check_meanings(plan, name, found.meanings, wanted.meanings, whose=whose)
 
 
 def check_numbers(plan: Plan, dataset: Dataset) -> None:

@@ -187,7 +187,7 @@ def _run(
         validation_data = beside.validating.open(plan)
         if validation_data:
             name = f"--valid: {validation_data.source.name}"
-            check_values(name, validation_data.schema, dataset.schema, whose="that is trained on")
+            check_values(plan, name, validation_data.schema, dataset.schema, whose="that is trained on")
         pools.require(plan)
         if begin != "either":
             check_folder(settings.run_folder, resume=begin == "resume")

@@ -97,7 +97,7 @@ class Tries:
         if all(self._job.settings.begin_with):
             earlier = Earlier(Beginning(*self._job.settings.begin_with))
             earlier.require(self._job.plan)
-            earlier.require_values(self._job.settings.data, self._identity.data)
+            earlier.require_values(self._job.plan, self._job.settings.data, self._identity.data)
             checkpoint = Path(self._job.settings.begin_with[1])
             is_own = checkpoint.parent.parent.resolve() == self._job.settings.run_folder.resolve()
             if news := earlier.news(self._job.plan) or ("" if is_own else f"begins with {checkpoint}"):

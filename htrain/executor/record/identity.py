@@ -16,6 +16,7 @@ _UNSAID = 14  # the version of the plan's words where a manifest does not say it
 _OF_CLUSTER = {
     "net_replicas", "prefetch", "bounded_staleness", "compression", "fusions", "dense_sync", "sparse_sync", "cache",
 }  # fmt: skip
+_MOST_OTHERS = 4
 _COUNTS = ("groups", "trainers", "group_ps", "sparse_ps", "dense_ps")
 
 
@@ -36,7 +37,7 @@ class PlanIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         """What tells `other`, the plan that is to go on, from this one; "" where nothing does."""
         if self.version > NEWEST:
             return f"it was begun by a newer htrain (version {self.version} of plans; this one knows {NEWEST})"
-        if found := _first_other(self.counts, other.counts) or _first_other(self._flags(), other._flags()):
+        if found := _others({**self.counts, **self._flags()}, {**other.counts, **other._flags()}):
             return found
         if self.digest != other.digest:
             return f"its nets have the digest {other.digest[:12]}, they had {self.digest[:12]}"
@@ -47,9 +48,7 @@ class PlanIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         cluster: only where that is the same, they say that what is trained is another."""
         if self.version > NEWEST or (self.counts, self._flags()) == (other.counts, other._flags()):
             return self.difference(other)
-        return _first_other(
-            *({n: v for n, v in each._flags().items() if not _is_of_cluster(n)} for each in (self, other))
-        )
+        return _others(*({n: v for n, v in each._flags().items() if not _is_of_cluster(n)} for each in (self, other)))
 
     def _flags(self) -> dict[str, Any]:
         """What the options say, flag by flag, in the newest words; as they stand where no htrain wrote them."""
@@ -65,13 +64,15 @@ def _is_of_cluster(name: str) -> bool:
     return (flag.section if flag and flag.section else name) in _OF_CLUSTER
 
 
-def _first_other(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The first value that is another now, in words; "" where none is."""
-    for name in dict.fromkeys((*then, *now)):
-        before, after = then.get(name, "not there"), now.get(name, "not there")
-        if before != after:
-            return f"{name.replace('_', ' ')}: {after} now, {before} then"
-    return ""
+def _others(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first values that are others now, in words, and how many more there are; "" where none is."""
+    pairs = {name: (then.get(name, "not there"), now.get(name, "not there")) for name in dict.fromkeys((*then, *now))}
+    found = [
+        f"{n.replace('_', ' ')}: {after} now, {before} then" for n, (before, after) in pairs.items() if before != after
+    ]
+    return "; ".join(
+        found[:_MOST_OTHERS] + ([f"{len(found) - _MOST_OTHERS} more"] if len(found) > _MOST_OTHERS else [])
+    )
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -69,7 +69,7 @@ def test_what_is_left_is_shared_out_and_counts_go_on(tmp_path: Path) -> None:
     }  # fmt: skip
     assert settings.restore == settings.begin_with[1] == str(latest_checkpoint(tmp_path / "run")[0])
     (news,) = told
-    assert " was made by another cluster (groups: 1 now, 2 then)" in news
+    assert " was made by another cluster (groups: 1 now, 2 then; trainers: 3 now, 1 then" in news
 
 
 def test_its_own_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
