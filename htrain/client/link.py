@@ -267,6 +267,8 @@ class _Wait:
         looked = time.monotonic()
         heard, again = dict.fromkeys(waiting, began), dict.fromkeys(waiting, began + _SAY_AGAIN_SECONDS)
         missing: list[str] = []
+        if error := lost():
+            raise error
         while waiting:
             got = self._caller.receive(_TURN_SECONDS)
             before, looked = looked, time.monotonic()

@@ -25,7 +25,10 @@ def play(role, *_):
     print("a role prints", role)
     os.write(1, b"a library of it, too")
     time.sleep(60)
-module.play_all = lambda roles, *_, **left: play(*roles)
+def begin(roles, plan_of, settings, *_, **left):
+    (settings.run_folder / f"begun {roles[0]}").touch()
+    play(*roles)
+module.play_all = begin
 """
 Maker = Callable[..., RoleProcesses]
 
@@ -89,8 +92,14 @@ def test_a_killed_role_is_named_with_its_signal_and_whoever_waits_is_woken(start
     assert [pool.lives(role) for role in ROLES] == [True, False, True, True]
 
 
-def test_a_killed_supervisor_is_named_and_its_roles_go_with_it_even_one_that_is_stopped(start: Maker) -> None:
+def test_a_killed_supervisor_is_named_and_its_roles_go_with_it_even_one_that_is_stopped(
+    start: Maker, tmp_path: Path
+) -> None:
     pool = start()
+    deadline = time.monotonic() + 60
+    while not all((tmp_path / f"begun {role}").exists() for role in ROLES):  # else it is stopped before it is one
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     supervisor, roles = supervisor_of(pool), [psutil.Process(pid) for pid in pool.pids.values()]
     roles[0].suspend()
     supervisor.kill()
