@@ -131,7 +131,7 @@ def rows_of(batch: Batch) -> tuple[int, list[int]]:
     parts=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30), st.integers(0, 2)), min_size=2, max_size=5),
     seed=st.integers(0, 1 << 30),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_row_is_read_once_in_each_epoch_from_that_in_which_it_came(
     format: str,
     by_parts: bool,

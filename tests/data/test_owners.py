@@ -120,7 +120,7 @@ def test_each_row_is_found_again_by_its_chunk(tmp_path: Path, format: str, num_s
                 assert (
                     where == f"{tmp_path}/{file:02}.{format}{f': row {n + 1}' if format == 'parquet' else f':{n + 2}'}"
                 )
-        for first in numbers:
+        for first in numbers[:: max(1, len(numbers) // 5)]:
             again = source.chunks(shard=shard, num_shards=num_shards, first=first, malformed=Malformed())
             assert [number for number, _ in again] == [number for number in numbers if number >= first]
 
