@@ -110,6 +110,16 @@ def _identity(uri: str, files: Sequence[AnyPath], extent: Extent) -> DataIdentit
     )
 
 
+def content_of(uri: str) -> str:
+    """A digest of the data of a URI as it is now: the same where `difference` finds none, whenever its files were written. Raises DataError for what cannot be
+    read."""
+    identity = identity_of(uri)
+    files = tuple(msgspec.structs.replace(each, modified_ns=0) if each.whole else each for each in identity.files)
+    return hashlib.blake2b(
+        msgspec.json.encode(msgspec.structs.replace(identity, files=files)), digest_size=16
+    ).hexdigest()
+
+
 def data_files(uri: str, identity: DataIdentity) -> tuple[FileIdentity, ...]:
     """The files of rows, without those that describe them. Raises DataError as `open_data` does."""
     return identity.files[: len(identity.files) - len(describing_files(uri))]

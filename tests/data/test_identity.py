@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import htrain.data.identity as module
-from htrain.data.identity import data_files, identity_of, other_than_grown, stamps_of
+from htrain.data.identity import content_of, data_files, identity_of, other_than_grown, stamps_of
 from htrain.errors import DataError
 
 LINES = [f"{row % 2} {row}:1 {row + 7}:1" for row in range(200)]
@@ -249,3 +249,12 @@ def test_a_file_that_was_small_and_is_large_is_known_by_all_that_it_had(
     assert other_than_grown(uri, then, now) == ""
     path.write_bytes(data[:501] + b"#" + data[502:] + data)
     assert other_than_grown(uri, then, identity_of(uri)).endswith("and of these some are others")
+
+
+def test_content_is_what_files_hold_whenever_they_were_written(tmp_path: Path) -> None:
+    uri = write(path := tmp_path / "a.libfm", LINES)
+    before = content_of(uri)
+    os.utime(path, (1, 1))
+    assert content_of(uri) == before
+    path.write_bytes(path.read_bytes()[:-2] + b"2\n")
+    assert content_of(uri) != before

@@ -5,15 +5,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
-from hashlib import blake2b
 from math import isnan
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from htrain.data import Dataset
-from htrain.data.identity import identity_of, stamps_of
+from htrain.data.identity import content_of, stamps_of
 from htrain.data.labels import is_binary
 from htrain.data.malformed import left_out
 from htrain.data.ranking import NOT_RANKED, Grouping, require_column
@@ -224,8 +222,7 @@ class Validator:
         """Its content, made anew where its files may have changed. Raises DataError."""
         stamps = stamps_of(self._wanted.data)
         if not self._content or not stamps or stamps != self._stamps:
-            self._stamps, identity = stamps, identity_of(self._wanted.data)
-            self._content = blake2b(msgspec.json.encode(identity), digest_size=16).hexdigest()
+            self._stamps, self._content = stamps, content_of(self._wanted.data)
 
     def _look(self) -> None:
         if self._is_abandoned.is_set():
