@@ -210,7 +210,7 @@ def _meanings(values: _Kind, rows: Sequence[int], listed: Mapping[str, Vocabular
     if isinstance(values, _Dense):
         for fill in values.fills:
             yield ", ".join(
-                ["numbers", *(["log1p"] if values.transform == "log1p" else []), f"{fill:g} where one is missing"]
+                ["numbers", *(["log1p"] if values.transform == "log1p" else []), f"{fill:.9g} where one is missing"]
             )
         yield from ["1 where one is missing"] * (len(values.columns) if values.indicator else 0)
     elif isinstance(values, _Time):

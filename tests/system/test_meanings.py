@@ -37,6 +37,7 @@ OTHERS = {
         "has 'age' as numbers, log1p, 40 where one is missing, and as numbers, 40 where one is missing in",
     ),
     "missing": (("missing: [40, 3]", "missing: [40, 0]"), "has 'price' as numbers, 0 where one is missing, and as numbers, 3"),
+    "a little more": (("missing: [40, 3]", "missing: [40.00001, 3]"), "has 'age' as numbers, 40.00001 where one is missing, and as numbers, 40 where"),
     "zone": (("parts: [hour]", "parts: [hour], zone: Asia/Tokyo"), "input 'at' has 'when.hour' as hour in Asia/Tokyo, and as hour in UTC"),
 }  # fmt: skip
 SAME = {
