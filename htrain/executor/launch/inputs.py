@@ -117,7 +117,7 @@ def check_meanings(plan: Plan, name: str, found: Meanings, wanted: Meanings, *, 
                 seen = f"has '{column}' as {meaning}, and as {as_before} in"
             else:
                 continue
-            raise DataError(f"{name}: input '{item}' {seen} the data {whose}: give the schema of that data")
+            raise DataError(f"{name}: input '{item}' {seen} the data {whose}: read it by the schema, or the options, of that")
 
 
 def check_values(plan: Plan, name: str, found: Values, wanted: Values, *, whose: str) -> None:
