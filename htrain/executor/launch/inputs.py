@@ -117,7 +117,9 @@ def check_meanings(plan: Plan, name: str, found: Meanings, wanted: Meanings, *, 
                 seen = f"has '{column}' as {meaning}, and as {as_before} in"
             else:
                 continue
-            raise DataError(f"{name}: input '{item}' {seen} the data {whose}: read it by the schema, or the options, of that")
+            raise DataError(
+                f"{name}: input '{item}' {seen} the data {whose}: read it by the schema, or the options, of that"
+            )
 
 
 def check_values(plan: Plan, name: str, found: Values, wanted: Values, *, whose: str) -> None:
