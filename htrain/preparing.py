@@ -179,17 +179,20 @@ def vocabulary(
     most: int = 0,
     columns: Sequence[str] = (),
     together: Sequence[Sequence[str]] = (),
+    extends: str | Path = "",
     malformed_share: float = 0.01,
 ) -> Vocabularies:
     """Count the values of the columns of ids of `data`, csv or parquet, and write vocabularies of them to `out`, a Parquet file, for `vocabulary: OUT` in a
     schema file: the values that come at least `min_count` times, of each column at most `most` (0: all), the most frequent first, and of the same count by
     their bytes. Without `columns` they are those that the schema file has a vocabulary for, all of ids where it has none. Columns named `together` are counted
-    as one, so that a value has the same row in each.
+    as one, so that a value has the same row in each. Values of the file that it `extends` keep their rows, and others come behind them: a plan that is compiled
+    for the new file may begin with a run on the old one.
 
     Raises DataError for data that cannot be read, columns that are none of ids, and an `out` that cannot be written, UsageError for arguments out of bounds.
     """
     require_arguments(
-        "vocabulary", data=data, out=out, min_count=min_count, most=most, columns=columns, together=together, malformed_share=malformed_share
+        "vocabulary", data=data, out=out, min_count=min_count, most=most, columns=columns, together=together, extends=extends,
+        malformed_share=malformed_share,
     )  # fmt: skip
     return write_vocabulary(
         data,
@@ -198,6 +201,7 @@ def vocabulary(
         columns=columns,
         together=together,
         malformed=Malformed(malformed_share),
+        extends=path_of(str(extends)) if extends else None,
     )
 
 

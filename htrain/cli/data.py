@@ -144,6 +144,12 @@ def _names(text: str) -> tuple[str, ...]:
     metavar="NAME,NAME",
     help="Columns that hold the same kind of values, counted as one: a value has the same row in each.",
 )
+@click.option(
+    "--extends",
+    default="",
+    metavar="FILE",
+    help="Values of this earlier file of vocabularies keep their rows, and others come behind them: tables that were trained with it can grow.",
+)
 @malformed_flag("the counting; fewer are left out")
 @json_flag
 def vocabulary(
@@ -153,6 +159,7 @@ def vocabulary(
     most: int,
     columns: str,
     together: tuple[str, ...],
+    extends: str,
     malformed_share: float,
     as_json: bool,
 ) -> None:
@@ -168,6 +175,7 @@ def vocabulary(
         most=most,
         columns=_names(columns),
         together=tuple(map(_names, together)),
+        extends=extends,
         malformed_share=malformed_share,
     )
     table = import_module("htrain.report.counted").vocabulary_text(found)

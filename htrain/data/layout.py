@@ -184,7 +184,10 @@ def layout_of(document: Any, path: str, read: ReadVocabulary | None = None) -> L
         held |= {(name, column): vocabulary for column, vocabulary in found.items()}
         item = values.input(name, _rows(values, found))
         digests = tuple(found[column].digest if column in found else "" for column in item.columns) if found else ()
-        inputs.append(replace(item, vocabularies=digests, meanings=tuple(_meanings(values, item.rows, found))))
+        grown = any(vocabulary.extends for vocabulary in found.values())
+        extends = tuple(found[column].extends if column in found else () for column in item.columns) if grown else ()
+        meanings = tuple(_meanings(values, item.rows, found))
+        inputs.append(replace(item, vocabularies=digests, meanings=meanings, extends=extends))
     _check_names(path, inputs)
     _check_tables(path, given, inputs)
     dense = {name: values for name, values in given.items() if isinstance(values, _Dense)}

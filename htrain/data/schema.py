@@ -26,8 +26,9 @@ class Input:
     `columns` are the source columns' names, `rows` the number of rows that ids may address: one per column for `ids`,
     one in all for `padded` and `bag`, empty for `dense`. `tables` names the embedding table of each entry of `rows`;
     columns that name the same table share it. `width` is the number of columns, or the padded length; for a `bag`, the
-    mean length. Where columns have vocabularies, `vocabularies` are their digests, "" for a column that has none. `meanings` say of each column what becomes
-    of its values, in words, as far as that is known: two columns that are not read alike have other words.
+    mean length. Where columns have vocabularies, `vocabularies` are their digests, "" for a column that has none, and `extends`, where some extend others, the
+    digests of these. `meanings` say of each column what becomes of its values, in words, as far as that is known: two columns that are not read alike have
+    other words.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Input:
     tables: tuple[str, ...] = ()
     vocabularies: tuple[str, ...] = ()
     meanings: tuple[str, ...] = ()
+    extends: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,19 @@ class Schema:
 
     def is_like(self, other: "Schema") -> bool:
         """Whether rows of both may stand behind each other. What is said of one alone, as older packed data says less, is no difference."""
-        pairs = zip(self.inputs, other.inputs, strict=False)
-        known = [
-            (a, b) if a.meanings and b.meanings else (replace(a, meanings=()), replace(b, meanings=()))
-            for a, b in pairs
-        ]
-        return self.names == other.names and all(a == b for a, b in known)
+        return self.names == other.names and all(map(_are_alike, self.inputs, other.inputs))
 
     @property
     def vocabularies(self) -> dict[str, str]:
         """The digests of the vocabularies, by input and column, such as `sparse.user`."""
         each = ((item, zip(item.columns, item.vocabularies, strict=False)) for item in self.inputs)
         return {f"{item.name}.{column}": digest for item, pairs in each for column, digest in pairs if digest}
+
+    @property
+    def extends(self) -> dict[str, tuple[str, ...]]:
+        """The digests of the vocabularies that a column's extends, whose values have the same rows in it, by input and column."""
+        each = ((item, zip(item.columns, item.extends, strict=False)) for item in self.inputs)
+        return {f"{item.name}.{column}": digests for item, pairs in each for column, digests in pairs if digests}
 
     @property
     def meanings(self) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -79,6 +82,12 @@ class Schema:
     def names(self) -> tuple[str, ...]:
         """The inputs' names, in order."""
         return tuple(i.name for i in self.inputs)
+
+
+def _are_alike(one: Input, other: Input) -> bool:
+    is_known = bool(one.meanings and other.meanings)
+    one, other = (replace(item, meanings=item.meanings if is_known else (), extends=()) for item in (one, other))
+    return one == other
 
 
 def modulo(rows: int) -> str:

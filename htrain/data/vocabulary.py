@@ -8,15 +8,19 @@
 
 A file of vocabularies is a Parquet file with the text columns `column` and `value`: a row for each value of each column, in the order of their rows of the
 table. Other columns, such as `count`, are for people.
+
+A vocabulary that extends another has the values of that first, in its order: they keep their rows, and a table that has been trained needs but more of them.
+That it does so is told by digests, in the metadata of a file that `htrain data vocabulary` has written.
 """
 
 # mypy: disable-error-code=assignment
 # Numba infers the types of its functions; their numpy scalars are not mypy's ints.
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,21 +30,43 @@ from numpy.typing import NDArray
 from htrain.data.address import AnyPath, no_such_file
 from htrain.data.hashing import mixed
 from htrain.data.values import texts
+from htrain.decoding import from_json
 from htrain.errors import DataError
 from htrain.jit import njit
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2  # rows of a table
+FACTS = b"htrain.vocabulary"  # in the metadata of a file
+MOST_EXTENDED = 100  # of the vocabularies that one extends, the last so many are known
 _COLUMNS = ("column", "value")
 ReadVocabulary = Callable[[AnyPath, str], "Vocabulary"]  # of a file, that of a column
 
 
+class Grown(msgspec.Struct, frozen=True):
+    """What a file says of a column: the digest of its vocabulary, and those of the ones that it extends, the last one last."""
+
+    digest: str
+    extends: tuple[str, ...] = ()
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the metadata of a file says: the data that was counted, how, and its columns."""
+
+    version: int = 1
+    data: str = ""
+    min_count: int = 1
+    most: int = 0
+    columns: dict[str, Grown] = {}
+
+
 @dataclass(frozen=True)
 class Vocabulary:
-    """Value v is the text data[starts[v] : starts[v + 1]]; `slots` is a hash table of their numbers, -1 where nothing is."""
+    """Value v is the text data[starts[v] : starts[v + 1]]; `slots` is a hash table of their numbers, -1 where nothing is. `extends` are the digests of the
+    vocabularies whose values are its first ones."""
 
     starts: NDArray[np.int64]
     data: NDArray[np.uint8]
     slots: NDArray[np.int64]
+    extends: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -78,49 +104,85 @@ EMPTY = Vocabulary(np.zeros(1, np.int64), np.zeros(0, np.uint8), np.full(8, -1, 
 
 def vocabularies() -> ReadVocabulary:
     """What reads vocabularies, each file once. It raises DataError for what is none, and for a column that a file has nothing about."""
-    files: dict[AnyPath, pa.Table] = {}
+    files: dict[AnyPath, VocabularyFile] = {}
     read: dict[tuple[AnyPath, str], Vocabulary] = {}
 
     def of(path: AnyPath, column: str) -> Vocabulary:
         if path not in files:
-            files[path] = _table(path)
+            files[path] = VocabularyFile(path)
         if (path, column) not in read:
-            read[path, column] = _of_column(files[path], path, column)
+            read[path, column] = files[path].of(column)
         return read[path, column]
 
     return of
 
 
-def _of_column(table: pa.Table, path: AnyPath, column: str) -> Vocabulary:
-    values = table.filter(pc.equal(table["column"], column))["value"]
-    if not len(values):
-        held = ", ".join(f"'{name}'" for name in table["column"].unique().to_pylist()[:40])
-        raise DataError(
-            f"{path}: has no values of column '{column}', but of {held or 'none'}: count them (htrain data vocabulary)"
-        )
-    try:
-        return vocabulary_of(pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in values.chunks]))
-    except ValueError as error:
-        raise DataError(f"{path}: column '{column}' {error}") from error
+class VocabularyFile:
+    """A file of vocabularies: `table` has its columns `column` and `value`, and if they are wanted the `count`s, which are 0 where the file has none."""
+
+    def __init__(self, path: AnyPath, *, with_counts: bool = False) -> None:
+        """Raises DataError for what is none."""
+        self._path = path
+        self.table, self._grown = _read(path, with_counts=with_counts)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it has values of, in their order."""
+        return [str(name) for name in self.table["column"].unique().to_pylist()]
+
+    def of(self, column: str) -> Vocabulary:
+        """The vocabulary of a column. Raises DataError where the file has nothing about it, or a value twice."""
+        values = self.rows(column)["value"]
+        if not len(values):
+            held = ", ".join(f"'{name}'" for name in self.columns[:40])
+            raise DataError(
+                f"{self._path}: has no values of column '{column}', but of {held or 'none'}: count them (htrain data vocabulary)"
+            )
+        try:
+            found = vocabulary_of(pa.concat_arrays(values.chunks))
+        except ValueError as error:
+            raise DataError(f"{self._path}: column '{column}' {error}") from error
+        said = self._grown.get(column)
+        # Other tools may have written the values anew, in another order, and left the metadata as it was.
+        return replace(found, extends=said.extends) if said and said.extends and said.digest == found.digest else found
+
+    def rows(self, column: str) -> pa.Table:
+        """The rows of a column."""
+        return self.table.filter(pc.equal(self.table["column"], column))
 
 
-def _table(path: AnyPath) -> pa.Table:
+def _read(path: AnyPath, *, with_counts: bool) -> tuple[pa.Table, Mapping[str, Grown]]:
     try:
         if not path.is_file():
             raise DataError(
                 f"{path}: {no_such_file(path)} (vocabulary): count one (htrain data vocabulary --out {path})"
             )
         with path.open("rb") as file:
-            table = pq.ParquetFile(file, page_checksum_verification=True).read(list(_COLUMNS), use_threads=False)
+            opened = pq.ParquetFile(file, page_checksum_verification=True)
+            schema = opened.schema_arrow
+            is_counted = with_counts and "count" in schema.names and pa.types.is_integer(schema.field("count").type)
+            table = opened.read([*_COLUMNS, *(["count"] if is_counted else [])], use_threads=False)
         kinds = [table.schema.field(name).type for name in _COLUMNS]
         if not all(map(_is_text, kinds)):
             raise ValueError(f"its columns are {' and '.join(map(str, kinds))}, want text")
-        return table.cast(pa.schema([(name, pa.large_string()) for name in _COLUMNS]))
+        read = pa.table({name: table[name].cast(pa.large_string()) for name in _COLUMNS})
+        if with_counts:
+            counts = pc.fill_null(table["count"], 0) if is_counted else pa.repeat(0, table.num_rows)
+            read = read.append_column("count", counts.cast(pa.int64()))
+        return read, _facts(schema.metadata or {}).columns
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         told = " ".join(str(error).split())
         raise DataError(
             f"{path}: not a vocabulary, a Parquet file with the columns {' and '.join(_COLUMNS)}: {told}"
         ) from error
+
+
+def _facts(metadata: Mapping[bytes, bytes]) -> Facts:
+    """What a file says of itself; nothing where that is not ours, or damaged."""
+    try:
+        return from_json(metadata[FACTS], Facts)
+    except (KeyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Facts()
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -1,7 +1,9 @@
-"""Making a file of vocabularies (htrain.data.vocabulary) from data: the values of columns of ids that come often enough, the most frequent first."""
+"""Making a file of vocabularies (htrain.data.vocabulary) from data: the values of columns of ids that come often enough, the most frequent first; behind those
+of an earlier file, where it extends one.
+"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +18,16 @@ from htrain.data.counting import Counting, Counts, chosen, columns_of_ids
 from htrain.data.layout import Layout, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.source import format_of, watched
-from htrain.data.vocabulary import EMPTY, FIRST
+from htrain.data.vocabulary import EMPTY, FACTS, FIRST, MOST_EXTENDED, Facts, Grown, VocabularyFile, vocabulary_of
 from htrain.errors import DataError
 from htrain.files import new_file
 
-_KEY = b"htrain.vocabulary"
+_KINDS = pa.schema([("value", pa.large_string()), ("count", pa.int64())])
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Which values are kept: those that come at least `min_count` times, and of these the `most` most frequent; 0: all."""
+    """Which values are kept: those that come at least `min_count` times, and of these the `most` most frequent; 0: all. What is extended is kept first."""
 
     min_count: int = 1
     most: int = 0
@@ -33,7 +35,7 @@ class Limits:
 
 class Counted(msgspec.Struct, frozen=True):
     """A column of a vocabulary: how many different values it has, how many of these are kept, and the rows of its table; how often values come, and how often
-    those that are kept; and how often a value is missing."""
+    those that are kept; how often a value is missing; and of the rows, how many are of values that came behind those of the vocabulary that it extends."""
 
     column: str
     distinct: int
@@ -42,6 +44,7 @@ class Counted(msgspec.Struct, frozen=True):
     values: int
     values_kept: int
     missing: int
+    new_rows: int
 
 
 class Vocabularies(msgspec.Struct, frozen=True):
@@ -60,12 +63,15 @@ def write_vocabulary(
     columns: Sequence[str],
     together: Sequence[Sequence[str]],
     malformed: Malformed,
+    extends: AnyPath | None = None,
 ) -> Vocabularies:
     """Count the values of columns of ids of `uri` in one pass, and write the vocabularies to `out`. Without `columns` they are those of which the schema file
     says that they have a vocabulary, all where it says so of none. Columns that are named `together` are counted as one: each value has the same row in each.
+    The values of the file that it `extends` keep their rows; those of its columns that are not counted are as they were.
 
     Raises DataError for data that cannot be read, columns that are none of ids, and an `out` that cannot be written.
     """
+    earlier = _Earlier(extends, out) if extends else None
     found: list[Layout] = []
 
     def layout_at(path: AnyPath) -> Layout:
@@ -85,18 +91,63 @@ def write_vocabulary(
     counting = Counting({column: known[column] for column in names})
     for _ in source.chunks(shard=0, num_shards=1, first=0, malformed=malformed):
         pass
-    kept = {group: _kept(_sum([counting.counts[column] for column in group]), limits) for group in groups}
+    first = {group: earlier.of(group) if earlier else _KINDS.empty_table() for group in groups}
+    kept = {group: _kept(_sum([counting.counts[c] for c in group]), limits, first[group], uri) for group in groups}
     group_of = {column: group for group in groups for column in group}
     told = Vocabularies(
         examples=counting.num_examples,
         malformed=malformed.count,
-        columns=tuple(_told(column, counting.counts[column], kept[group_of[column]]) for column in names),
+        columns=tuple(
+            _told(c, counting.counts[c], kept[group_of[c]], kept[group_of[c]].num_rows - first[group_of[c]].num_rows)
+            for c in names
+        ),
     )
     if not told.examples:
         raise DataError(f"{source.name}: holds no rows that can be read")
     _require_values(names, counting, told, limits, source.name)
-    _write(out, uri, limits, [(column, kept[group_of[column]]) for column in names])
+    _write(out, uri, limits, earlier, {column: kept[group_of[column]] for column in names})
     return told
+
+
+class _Earlier:
+    """The file of vocabularies that another extends."""
+
+    def __init__(self, path: AnyPath, out: Path) -> None:
+        """Raises DataError for what is none, and where it is `out`."""
+        if isinstance(path, Path) and path.exists() and out.exists() and path.samefile(out):
+            raise DataError(
+                f"{out}: --out would replace what it extends, by which runs have read their data: write the new one beside it"
+            )
+        self._path, self._file = path, VocabularyFile(path, with_counts=True)
+        self.columns = self._file.columns
+
+    def of(self, group: Sequence[str]) -> pa.Table:
+        """The values of columns that are counted as one, by their rows, with their counts. Raises DataError where it has others for one of them."""
+        listed = [column for column in group if column in self.columns]
+        if not listed:
+            return _KINDS.empty_table()
+        for column in group:
+            if column not in listed or self.digest(column) != self.digest(listed[0]):
+                raise DataError(
+                    f"{self._path}: has not the same values for '{listed[0]}' and '{column}', which are counted together: some would have other "
+                    "rows than they have there"
+                )
+        return self.rows(listed[0])
+
+    def rows(self, column: str) -> pa.Table:
+        """The values of a column and their counts."""
+        return self._file.rows(column).select(_KINDS.names).combine_chunks()
+
+    def digest(self, column: str) -> str:
+        """That of the vocabulary of a column. Raises DataError where a value is there twice."""
+        return self._file.of(column).digest
+
+    def line(self, column: str) -> tuple[str, ...]:
+        """The digests of a column's vocabulary here, and of those that it extends."""
+        if column not in self.columns:
+            return ()
+        found = self._file.of(column)
+        return (*found.extends, found.digest)[-MOST_EXTENDED:]
 
 
 def _groups(names: Sequence[str], together: Sequence[Sequence[str]], uri: str) -> list[tuple[str, ...]]:
@@ -122,14 +173,20 @@ def _sum(each: Sequence[Counts]) -> pa.Table:
     return pa.table([sums["value"], sums["count_sum"]], names=["value", "count"])
 
 
-def _kept(counts: pa.Table, limits: Limits) -> pa.Table:
-    """The values that are kept, in the order of their rows: by counts, and of the same count by their bytes."""
-    often = counts.filter(pc.greater_equal(counts["count"], limits.min_count))
+def _kept(counts: pa.Table, limits: Limits, first: pa.Table, name: str) -> pa.Table:
+    """The values that are kept, in the order of their rows: the `first` as they stand, then others by counts, and of the same count by their bytes. Raises
+    DataError where the first are more than are to be kept."""
+    if limits.most and first.num_rows > limits.most:
+        raise DataError(f"{name}: --most {limits.most:,} is less than the {first.num_rows:,} values that it extends")
+    came = pc.fill_null(counts["count"].combine_chunks().take(pc.index_in(first["value"], counts["value"])), 0)
+    first = pa.table([first["value"], pc.add(first["count"], came)], schema=_KINDS)
+    is_new = pc.invert(pc.is_in(counts["value"], value_set=first["value"].combine_chunks()))
+    often = counts.filter(pc.and_(is_new, pc.greater_equal(counts["count"], limits.min_count)))
     order = pc.sort_indices(often, sort_keys=[("count", "descending"), ("value", "ascending")])
-    return often.take(order[: limits.most] if limits.most else order)
+    return pa.concat_tables([first, often.take(order[: limits.most - first.num_rows] if limits.most else order)])
 
 
-def _told(column: str, counts: Counts, kept: pa.Table) -> Counted:
+def _told(column: str, counts: Counts, kept: pa.Table, new_rows: int) -> Counted:
     own = counts.table
     of_kept = own.filter(pc.is_in(own["value"], value_set=kept["value"].combine_chunks()))
     return Counted(
@@ -140,13 +197,14 @@ def _told(column: str, counts: Counts, kept: pa.Table) -> Counted:
         values=_total(own),
         values_kept=_total(of_kept),
         missing=counts.missing,
+        new_rows=new_rows,
     )
 
 
 def _require_values(names: Sequence[str], counting: Counting, told: Vocabularies, limits: Limits, name: str) -> None:
     """Raises DataError for a column of which no value is kept: nothing could be looked up in it."""
     for column, each in zip(names, told.columns, strict=True):
-        if not each.kept:
+        if each.rows == FIRST:
             counts = counting.counts[column].table["count"]
             most = pc.max(counts).as_py() or 0
             raise DataError(
@@ -159,15 +217,19 @@ def _total(counts: pa.Table) -> int:
     return int(np.sum(counts["count"].to_numpy()))
 
 
-def _write(out: Path, uri: str, limits: Limits, each: Sequence[tuple[str, pa.Table]]) -> None:
-    facts = {"version": 1, "data": uri, "min_count": limits.min_count, "most": limits.most}
-    schema = pa.schema(
-        [("column", pa.large_string()), ("value", pa.large_string()), ("count", pa.int64())],
-        metadata={_KEY: msgspec.json.encode(facts)},
-    )
+def _write(out: Path, uri: str, limits: Limits, earlier: _Earlier | None, counted: Mapping[str, pa.Table]) -> None:
+    """Those that were counted, and those of other columns of what they extend."""
+    of_earlier = {c: earlier.rows(c) for c in earlier.columns if c not in counted} if earlier else {}
+    each = {**of_earlier, **counted}
+    grown = {
+        c: Grown(vocabulary_of(kept["value"].combine_chunks()).digest, earlier.line(c) if earlier else ())
+        for c, kept in each.items()
+    }
+    facts = Facts(1, uri, limits.min_count, limits.most, grown)
+    schema = pa.schema([("column", pa.large_string()), *_KINDS], metadata={FACTS: msgspec.json.encode(facts)})
     try:
         with new_file(out, _is_ours) as file, pq.ParquetWriter(file, schema, write_page_checksum=True) as writer:
-            for column, kept in each:
+            for column, kept in each.items():
                 names = pa.repeat(pa.scalar(column, pa.large_string()), kept.num_rows)
                 writer.write_table(pa.table([names, kept["value"], kept["count"]], schema=schema))
             writer.close()
@@ -179,6 +241,6 @@ def _write(out: Path, uri: str, limits: Limits, each: Sequence[tuple[str, pa.Tab
 
 def _is_ours(path: Path) -> bool:
     try:
-        return _KEY in (pq.read_schema(path).metadata or {})
+        return FACTS in (pq.read_schema(path).metadata or {})
     except (OSError, pa.ArrowException):
         return False

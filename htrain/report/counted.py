@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from htrain.data.collisions import CollisionReport
+from htrain.data.vocabulary import FIRST
 from htrain.data.vocabulary_file import Vocabularies
 
 
@@ -14,10 +15,13 @@ def vocabulary_text(found: Vocabularies) -> str:
 def _vocabulary(found: Vocabularies) -> Iterator[str]:
     width = _width([each.column for each in found.columns])
     yield f"{found.examples:,} examples{_left_out(found.malformed)}"
-    yield f"{'column':<{width}}{'distinct':>14}{'kept':>14}{'rows':>14}{'of all that come':>18}{'missing':>14}"
+    grown = any(each.new_rows + FIRST < each.rows for each in found.columns)
+    new = f"{'new':>14}" if grown else ""
+    yield f"{'column':<{width}}{'distinct':>14}{'kept':>14}{'rows':>14}{new}{'of all that come':>18}{'missing':>14}"
     for each in found.columns:
         share = f"{each.values_kept / each.values:.2%}" if each.values else "-"
-        yield f"{each.column:<{width}}{each.distinct:>14,}{each.kept:>14,}{each.rows:>14,}{share:>18}{each.missing:>14,}"
+        new = f"{each.new_rows:>14,}" if grown else ""
+        yield f"{each.column:<{width}}{each.distinct:>14,}{each.kept:>14,}{each.rows:>14,}{new}{share:>18}{each.missing:>14,}"
 
 
 def collisions_text(found: CollisionReport) -> str:

@@ -53,7 +53,7 @@ _KINDS: Mapping[str, Any] = {
     "hosting": Literal["processes", "threads", "mpi", "ray"],
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
-    "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path),
+    "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path), "extends": (str, Path),
     "run_folder": (str, Path), "secret": (str, Path), "partition": (str, Path), "rates": (str, Path),
     "example_inputs": Mapping, "on_validation": (Callable, type(None)),  # type: ignore[dict-item]
 }  # fmt: skip

@@ -229,3 +229,124 @@ def test_a_vocabulary_at_an_address_lies_beside_its_schema_file(folder: Path) ->
         "memory://vocabulary-test/s.yaml",
         "memory://vocabulary-test/v.parquet",
     ]
+
+
+def rows_of(folder: Path, name: str, column: str) -> list[tuple[str, int]]:
+    table = pq.read_table(folder / name).to_pylist()
+    return [(row["value"], row["count"]) for row in table if row["column"] == column]
+
+
+def days(folder: Path, first: list[Any], second: list[Any]) -> list[str]:
+    """The data of two days with a column `user`, whose schema files have a vocabulary each."""
+    uris = []
+    for name, users in (("one", first), ("two", second)):
+        pq.write_table(pa.table({"y": [0] * len(users), "user": users}), folder / f"{name}.parquet")
+        line = f"sparse: {{kind: ids, columns: [user], vocabulary: v-{name}.parquet}}"
+        (folder / f"{name}.yaml").write_text(f"label: y\ninputs:\n  {line}\n")
+        uris.append(f"parquet:{folder}/{name}.parquet?schema={folder}/{name}.yaml")
+    return uris
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    first=st.lists(words, min_size=1, max_size=20),
+    second=st.lists(words, min_size=1, max_size=20),
+    min_count=st.integers(1, 2),
+    more=st.integers(0, 5),
+)
+def test_values_of_what_is_extended_keep_their_rows(
+    first: list[str | None],
+    second: list[str | None],
+    min_count: int,
+    more: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("days")
+    one, two = days(folder, [*first, "always"], second)
+    htrain.vocabulary(one, out=folder / "v-one.parquet")
+    before = rows_of(folder, "v-one.parquet", "user")
+    told = htrain.vocabulary(
+        two,
+        out=folder / "v-two.parquet",
+        extends=folder / "v-one.parquet",
+        min_count=min_count,
+        most=len(before) + more,
+    )
+    came = Counter(value for value in second if value)
+    new = sorted(
+        ((v, n) for v, n in came.items() if n >= min_count and v not in dict(before)),
+        key=lambda e: (-e[1], e[0].encode()),
+    )[:more]
+    assert rows_of(folder, "v-two.parquet", "user") == [*((v, n + came[v]) for v, n in before), *new]
+    assert (told.columns[0].new_rows, told.columns[0].rows) == (len(new), 2 + len(before) + len(new))
+    data = open_data(two).schema
+    assert data.extends == {"sparse.user": tuple(open_data(one).schema.vocabularies.values())}
+    assert columns_of(two)["sparse"][:, 0].tolist() == [
+        row_of(value or None, [v for v, _ in (*before, *new)]) for value in second
+    ]  # fmt: skip
+
+
+def test_a_vocabulary_knows_all_that_it_extends_as_long_as_it_is_as_it_was_written(folder: Path) -> None:
+    one, _ = days(folder, ["a", "b"], [])
+    digests = []
+    for day in range(4):
+        pq.write_table(pa.table({"y": [0, 0], "user": ["a", f"new {day}"]}), folder / "one.parquet")
+        last = folder / f"v{day - 1}.parquet"
+        htrain.vocabulary(one, out=folder / f"v{day}.parquet", extends=last if day else "")
+        (folder / "one.yaml").write_text(
+            (folder / "one.yaml")
+            .read_text()
+            .replace(last.name, f"v{day}.parquet")
+            .replace("v-one.parquet", "v0.parquet")
+        )
+        schema = open_data(one).schema
+        assert schema.extends == ({"sparse.user": tuple(digests)} if day else {})
+        digests.append(schema.vocabularies["sparse.user"])
+    htrain.pack(one, out=folder / "a.packed")
+    assert open_data(f"packed:{folder}/a.packed").schema.extends == {"sparse.user": tuple(digests[:-1])}
+    table = pq.read_table(folder / "v3.parquet")  # with its metadata
+    pq.write_table(table.take(list(range(len(table)))[::-1]), folder / "v3.parquet")
+    assert open_data(one).schema.extends == {}
+    pq.write_table(table, folder / "v3.parquet")
+    assert open_data(one).schema.extends == schema.extends
+    for damaged in (b"{", b"\xff", b'{"columns": {"user": 3}}'):
+        pq.write_table(table.replace_schema_metadata({b"htrain.vocabulary": damaged}), folder / "v3.parquet")
+        assert open_data(one).schema.extends == {}
+
+
+def test_columns_that_are_not_counted_stay_and_foreign_files_are_extended(folder: Path) -> None:
+    uri, out = uri_of("parquet", folder), folder / "v.parquet"
+    foreign = {"column": ["user", "tags", "seen", "tags"], "value": ["17", "z", "nothing", "b"]}
+    pq.write_table(pa.table(foreign), folder / "foreign.parquet")
+    told = htrain.vocabulary(uri, out=out, extends=folder / "foreign.parquet", columns=["user", "item"])
+    assert values_of(folder, "tags") == [("z", 0), ("b", 0)]
+    assert values_of(folder, "user")[:2] == [("17", 3), ("3", 2)]
+    assert [each.new_rows for each in told.columns] == [4, len(USERS)]
+    assert columns_of(uri)["tags"].tolist() == [row_of(tag, ["z", "b"]) for tags in TAGS for tag in tags]
+    assert set(open_data(uri).schema.extends) == {"sparse.user", "history.seen", "tags.tags"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"extends": "v.parquet"},
+            r"v\.parquet: --out would replace what it extends, by which runs have read their data",
+        ),
+        ({"extends": "none.parquet"}, r"none\.parquet: no such file \(vocabulary\)"),
+        ({"extends": "a.csv"}, r"a\.csv: not a vocabulary, a Parquet file with the columns column and value"),
+        ({"extends": "old.parquet", "most": 1}, "--most 1 is less than the 5 values that it extends"),
+        (
+            {"extends": "old.parquet", "columns": ["user", "seen"], "together": [["user", "seen"]]},
+            r"old\.parquet: has not the same values for 'user' and 'seen', which are counted together: some would have",
+        ),
+    ],
+)
+def test_what_cannot_be_extended_is_one_line(given: dict[str, Any], message: str, folder: Path) -> None:
+    uri, out = uri_of("csv", folder), folder / "v.parquet"
+    htrain.vocabulary(uri, out=out)
+    htrain.vocabulary(uri, out=folder / "old.parquet")
+    before = out.read_bytes()
+    with pytest.raises(DataError, match=message):
+        htrain.vocabulary(uri, **{**given, "extends": folder / given["extends"], "out": out})
+    assert out.read_bytes() == before

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from htrain.data import Schema
 from htrain.errors import CheckpointError
-from htrain.executor.launch.inputs import Values, check_values
+from htrain.executor.launch.inputs import check_grown
 from htrain.executor.record.checkpoint import Manifest, read_manifest
 from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.record.layout import Layout, read_layout
@@ -106,6 +107,15 @@ def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
+def _have(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _is_longer(before: Sequence[int], now: Sequence[int]) -> bool:
+    """Whether something has more rows now, of the same shape."""
+    return len(before) == len(now) > 0 and now[0] > before[0] and list(before[1:]) == list(now[1:])
+
+
 class Earlier:
     """The parameters of a checkpoint, mapped from its files: `layout` says how they were cut. Servers of tables have these alone: `tables_only`. Who wants
     those of some `wholes` of the model reads no file that has none of them."""
@@ -132,18 +142,24 @@ class Earlier:
         self._optimizers = optimizers_of(saved)
         self._pieces = load_pieces(layout, saved, folder, manifest=manifest, replica="center")
 
-    def require(self, plan: Plan) -> None:
-        """Raises CheckpointError for a weight, a statistic or a table of a plan that is not here, or of another shape, and for padding that is not 0."""
+    def require(self, plan: Plan, may_grow: Collection[str] = ()) -> None:
+        """Raises CheckpointError for a weight, a statistic or a table of a plan that is not here, or of another shape, but for those that `may_grow` more rows;
+        and for padding that is not 0."""
         wanted = {name: p for name, p in plan.train.parameters.items() if p.kind in self._kinds}
         for name, shape in shapes_of(wanted).items():
             if name not in self._pieces:
                 raise CheckpointError(
                     f"{self._name}: holds no '{name}', which the plan has: begin with a run of the same model"
                 )
-            if self._shapes[name] != shape:
+            before = self._shapes[name]
+            if before != shape and not (name in may_grow and _is_longer(before, shape)):
+                cure = (
+                    ", or give the new rows to values that come behind those of that run (htrain data vocabulary --extends), in a table that is looked up by "
+                    "these alone"
+                )
                 raise CheckpointError(
-                    f"{self._name}: '{name}' is of shape {list(self._shapes[name])} there, the plan's of {list(shape)}: begin with a run of a model of "
-                    "the same size"
+                    f"{self._name}: '{name}' is of shape {list(before)} there, the plan's of {list(shape)}: begin with a run of a model of the same size"
+                    + (cure if _is_longer(before, shape) else "")
                 )
         self._require_padding(plan)
 
@@ -166,7 +182,11 @@ class Earlier:
         now = optimizers_of(plan.train.parameters)
         left = [name for name in self._shapes if name not in now]
         anew = [name for name, kept in self._optimizers.items() if kept and now.get(name) and now[name] != kept]
-        said = [f"{_some(left)} of its model {_are(left)} not in the plan, and left out"] if left else []
+        of_plan = shapes_of(plan.train.parameters)
+        grown = [name for name, shape in self._shapes.items() if name in of_plan and _is_longer(shape, of_plan[name])]
+        rows = sum(of_plan[name][0] - self._shapes[name][0] for name in grown)
+        said = [f"{_some(grown)} {_have(grown)} {rows:,} rows more than there, which begin anew"] if grown else []
+        said += [f"{_some(left)} of its model {_are(left)} not in the plan, and left out"] if left else []
         said += [f"{_some(anew)} had another optimizer: its states, and counts of updates, begin anew"] if anew else []
         return f"{Path(self._name).name}: {'; '.join(said)}" if said else ""
 
@@ -185,14 +205,20 @@ class Earlier:
                 )
         self._require_padding(plan)
 
-    def require_values(self, plan: Plan, data: str, values: Values) -> None:
-        """Raises DataError where rows and weights are those of other values of `data`, by what is known of how it is read, than in the earlier run."""
+    def require_values(self, plan: Plan, data: str, schema: Schema) -> frozenset[str]:
+        """The tables and weights of a plan that may have more rows than here, since these are those of the same values. Raises DataError where rows and weights
+        are those of other values of `data`, by what is known of how it is read, than in the earlier run."""
         if self._data.files or self._data.meanings:  # servers of workers from outside do not know what these had
-            check_values(plan, data, values, self._data, whose="of the run to begin with")
+            return check_grown(plan, data, schema, self._data, whose="of the run to begin with")
+        return frozenset()
 
     def copy_into(self, net: Net, parameter: Parameter, target: torch.Tensor, rows: Rows | None) -> None:
         """Give a parameter of an init net its values, where it is a weight, a table, or a state of one that is here and had the same
-        optimizer. `rows` are the numbers of its rows where they are no range. Raises CheckpointError for rows or weights that are not here."""
+        optimizer. `rows` are the numbers of its rows where they are no range; those behind the last here keep their first values. Raises CheckpointError for
+        rows or weights that are not here.
+
+        Requires: `require`.
+        """
         if parameter.kind == "cache" or is_owed(parameter.name):
             return
         owner = owner_of(net.parameters, parameter)
@@ -211,8 +237,16 @@ class Earlier:
         if parameter.name == f"{owner.name}{_COUNT}":
             target.copy_(pieces[0].values)
             return
-        filled = paste(target, owner, rows, pieces)
-        if filled < target.numel():
+        filled, wanted = paste(target, owner, rows, pieces), self._held(target, owner, rows)
+        if filled < wanted:
             raise CheckpointError(
-                f"{self._name}: has {filled:,} of the {target.numel():,} numbers of '{parameter.name}': begin with a run of a model of the same size"
+                f"{self._name}: has {filled:,} of the {wanted:,} numbers of '{parameter.name}': begin with a run of a model of the same size"
             )
+
+    def _held(self, target: torch.Tensor, owner: Parameter, rows: Rows | None) -> int:
+        """How many numbers of a part of something are to be here: those of all rows up to the last that is."""
+        before = self._shapes[owner.whole]
+        if not before or not target.dim():
+            return target.numel()
+        here = int((rows < before[0]).sum()) if rows is not None else before[0] - owner.first_row
+        return max(0, min(here, len(target))) * (target.numel() // max(1, len(target)))

@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from htrain.data import Dataset
+from htrain.data import Dataset, Schema
+from htrain.data.schema import Input
 from htrain.errors import DataError
 from htrain.executor.strategies.strategy import cache_of
 from htrain.net.blobs import BATCH_KEY
 from htrain.net.net import Op
 from htrain.ops import OPS
+from htrain.ops.row_numbers import rows_by_number, rows_computed
 from htrain.plan.plan import Plan
 from htrain.spec.sparse_sync import SPARSE_SYNCS
 
@@ -38,7 +40,8 @@ def check_rows(plan: Plan, dataset: Dataset) -> None:
         if not dataset.ids_are_counted:
             raise DataError(
                 f"{dataset.source.name}: the vocabulary of '{item.name}' has rows up to {counted - 1}, the plan's tables have the rows 0 to {rows - 1} of it: "
-                "give the vocabulary that it was compiled with, or compile the model anew, with --data, and start a new run with --out"
+                "give the vocabulary that it was compiled with, or compile the model anew, with --data, and start a new run with --out, which may --begin-with "
+                "one whose vocabulary this one --extends"
             )
         raise DataError(
             f"{dataset.source.name}: has the id {counted - 1} in '{item.name}', and the plan's tables have the rows 0 to {rows - 1} of it: leave such "
@@ -75,15 +78,26 @@ def _tables_of(plan: Plan, op: Op) -> set[str]:
     return {op.module, *(parameters[name].whole for name in op.inputs if name in parameters)}
 
 
-def check_vocabularies(name: str, found: Mapping[str, str], wanted: Mapping[str, str], *, whose: str) -> None:
-    """Raises DataError where the vocabularies of data called `name`, by input and column, are not the `wanted` ones of the data `whose`: values would have rows
-    of others."""
+_NO_OTHERS: Mapping[str, Sequence[str]] = {}
+
+
+def check_vocabularies(
+    name: str,
+    found: Mapping[str, str],
+    wanted: Mapping[str, str],
+    *,
+    whose: str,
+    extends: Mapping[str, Sequence[str]] = _NO_OTHERS,
+) -> None:
+    """Raises DataError where the vocabularies of data called `name`, by input and column, are not the `wanted` ones of the data `whose`, nor, by what each
+    `extends`, begin with them: values would have rows of others."""
     for column in dict.fromkeys((*wanted, *found)):
-        if found.get(column) != wanted.get(column):
+        if found.get(column) != wanted.get(column) and wanted.get(column, "") not in extends.get(column, ()):
             seen = "has a vocabulary, unlike" if column in found else "has no vocabulary, unlike"
             seen = "has another vocabulary than" if column in found and column in wanted else seen
+            cure = ", or one that --extends it" if extends is not _NO_OTHERS and column in wanted else ""
             raise DataError(
-                f"{name}: column {column} {seen} the data {whose}: its values would have other rows; give the schema file and vocabulary of that data"
+                f"{name}: column {column} {seen} the data {whose}: its values would have other rows; give the schema file and vocabulary of that data{cure}"
             )
 
 
@@ -126,6 +140,30 @@ def check_values(plan: Plan, name: str, found: Values, wanted: Values, *, whose:
     """Raises DataError where data called `name` is not read as the data `whose`; see `check_vocabularies` and `check_meanings`."""
     check_vocabularies(name, found.vocabularies, wanted.vocabularies, whose=whose)
     check_meanings(plan, name, found.meanings, wanted.meanings, whose=whose)
+
+
+def check_grown(plan: Plan, name: str, found: Schema, wanted: Values, *, whose: str) -> frozenset[str]:
+    """The tables and weights of a plan whose rows are those of the same values in data called `name` as in the data `whose`, as far as that has them: there may
+    be more. Raises DataError as `check_values` does, but for vocabularies that extend those of that data; then for what is looked up by numbers that are
+    computed of theirs."""
+    check_vocabularies(name, found.vocabularies, wanted.vocabularies, whose=whose, extends=found.extends)
+    check_meanings(plan, name, found.meanings, wanted.meanings, whose=whose)
+    known = [
+        item for item in found.meanings.keys() & wanted.meanings.keys()
+        if all(meaning and before for (_, meaning), (_, before) in zip(found.meanings[item], wanted.meanings[item], strict=True))
+    ]  # fmt: skip
+    grown = [item.name for item in found.inputs if _has_grown(item, wanted)]
+    if computed := rows_computed(plan.train, known, of=grown) if grown else []:
+        raise DataError(
+            f"{name}: input '{grown[0]}' has more values than in the data {whose}, and '{computed[0]}' is looked up by what the model computes of it: a row "
+            "may be that of another value now; give the vocabulary of that data, or look up each column in a table of its own"
+        )
+    return rows_by_number(plan.train, known)
+
+
+def _has_grown(item: Input, wanted: Values) -> bool:
+    columns = zip(item.columns, item.vocabularies, strict=False)
+    return any(wanted.vocabularies.get(f"{item.name}.{column}", "") != digest for column, digest in columns)
 
 
 def check_numbers(plan: Plan, dataset: Dataset) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from htrain.data import Dataset
+from htrain.data.growth import Extent
 from htrain.data.identity import other_than_read, stamps_of
-from htrain.data.source import is_read_by_parts
+from htrain.data.source import is_read_by_parts, schema_of
 from htrain.errors import DataError, Interrupted, PeerLost, PlanError, PublishError
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
@@ -96,8 +97,8 @@ class Tries:
         """To the end of the data. Raises what a run does; PeerLost once as many tries have failed; Interrupted where the user asks to stop."""
         if all(self._job.settings.begin_with):
             earlier = Earlier(Beginning(*self._job.settings.begin_with))
-            earlier.require(self._job.plan)
-            earlier.require_values(self._job.plan, self._job.settings.data, self._identity.data)
+            data = self._job.settings.data
+            earlier.require(self._job.plan, earlier.require_values(self._job.plan, data, schema_of(data, Extent())))
             checkpoint = Path(self._job.settings.begin_with[1])
             is_own = checkpoint.parent.parent.resolve() == self._job.settings.run_folder.resolve()
             if news := earlier.news(self._job.plan) or ("" if is_own else f"begins with {checkpoint}"):

@@ -116,7 +116,7 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
             CheckpointError, match=rf"'{some.name}' is of shape \[.*\] there, the plan's of \[.*\]: begin"
         ):
             earlier.require(replace(plan, nets={**plan.nets, "train": replace(train, parameters=parameters)}))
-    larger = torch.empty(some.shape[0] + 1, *some.shape[1:])
+    larger = torch.empty(some.shape[0], some.shape[1] + 1)
     with pytest.raises(CheckpointError, match=f"of the {larger.numel()} numbers of '{some.name}'"):
         earlier.copy_into(train, some, larger, None)
     with pytest.raises(CheckpointError, match="no such run folder"):
