@@ -227,7 +227,7 @@ def test_news_that_a_full_disk_does_not_take_ends_no_command(
     with open("/dev/full", "wb") as full:
         words = ["partition", "libfm:train.libfm?rows=10", "--workers", "2", "--batch", "4", "--out", "p.safetensors"]
         run = started(tmp_path, *words, stderr=full.fileno())
-        run.communicate(timeout=60)
+        run.communicate(timeout=200)  # its loops are compiled where nobody has run it yet
     assert run.returncode == 0
     assert (tmp_path / "p.safetensors").exists()
 

@@ -203,3 +203,41 @@ def test_rows_that_are_more_though_nobody_says_of_which_values_are_refused(tmp_p
         htrain.run(
             tmp_path / "plan-b", data=data, begin_with=tmp_path / "run", out=tmp_path / "other", hosting="threads"
         )
+
+
+def test_a_partition_of_the_grown_data_gives_known_values_what_they_had(folder: Path, tmp_path: Path) -> None:
+    """Rows have other numbers there, on both days."""
+    plans = []
+    for day in (0, 1):
+        files = tmp_path / f"{day}.partition", tmp_path / f"{day}.packed"
+        old = {"begin_with": tmp_path / "0.partition"} if day else {}
+        htrain.partition(data_of(folder, day), out=files[0], num_workers=2, batch_size=20, **old)
+        htrain.pack(data_of(folder, day), out=files[1], partition=files[0])
+        rounds = {"dense_sync": "allreduce", "sparse_sync": "gmp", "partition": str(files[0])}
+        plans.append(planned(folder, day, Cluster(groups=2, trainers=1, group_ps=0), "adagrad", **rounds))
+        plans[day].save(tmp_path / f"plan{day}")
+    arguments = {"hosting": "threads", "out": tmp_path / "run0"}
+    htrain.run(tmp_path / "plan0", data=f"packed:{tmp_path}/0.packed", **arguments)
+    htrain.export(tmp_path / "run0", out=tmp_path / "rows", to="tables", format="npy")
+    before = {
+        path.name.partition(".")[2]: torch.from_numpy(np.load(path / "0.npy"))
+        for path in (tmp_path / "rows").iterdir()
+        if path.is_dir()
+    }
+    earlier, compared = Earlier(beginning_of(tmp_path / "run0")), 0
+    for role in plans[1].cluster.roles:
+        parts = whole_role(plans[1], role)
+        parts.fill(tmp_path / "plan1")
+        first_values = {name: values.clone() for name, values in parts.store.items()}
+        parts.copy_from(earlier)
+        for name, values in parts.store.items():
+            parameter = plans[1].train.parameters.get(name)
+            if parameter and parameter.kind == "table":
+                numbers = torch.from_numpy(parts.cache_half.originals(parameter))
+                known = numbers < len(before[parameter.whole])
+                assert torch.equal(values[known], before[parameter.whole][numbers[known]]), (role, name)
+                assert torch.equal(values[~known], first_values[name][~known]), (role, name)
+                compared += int((~known).sum())
+    assert compared == 15 + 15 + 5
+    arguments |= {"out": tmp_path / "run1", "begin_with": tmp_path / "run0"}
+    assert htrain.run(tmp_path / "plan1", data=f"packed:{tmp_path}/1.packed", **arguments).totals.examples == 400

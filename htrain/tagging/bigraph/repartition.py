@@ -25,20 +25,22 @@ _WORDS = 1 << 20  # of a bitmap that are looked at at once
 
 
 def owners_before(seen: Seen, old: Numbering) -> Longs:
-    """The owner that each row which is seen had, int32[m], or UNKNOWN. Raises DataError for a partition of other tables."""
-    sizes = [(of.names, [of.rows_of(name) for name in of.names]) for of in (seen.tables, old.tables)]
-    if sizes[0] != sizes[1]:
+    """The owner that each row which is seen had, int32[m], or UNKNOWN, as of rows that tables have more of now. Raises DataError for a partition of other
+    tables."""
+    tables, before = seen.tables, old.tables
+    if tables.names != before.names or any(before.rows_of(name) > tables.rows_of(name) for name in before.names):
         raise DataError(f"{old.name}: is a partition of other tables than the data has: leave --from out")
     sections, found = old.sections(), [np.zeros(0, np.int32)]
-    ends = np.array([*seen.tables.starts[1:], seen.tables.num_rows])
+    ends = np.array([*tables.starts[1:], tables.num_rows])
     for begin in range(0, len(seen.words), _WORDS):
         bits = np.unpackbits(seen.words[begin : begin + _WORDS].view(np.uint8), bitorder="little")
         keys = np.flatnonzero(bits) + 64 * begin
-        for name, rows in zip(seen.tables.names, np.split(keys, np.searchsorted(keys, ends[:-1])), strict=True):
-            start = seen.tables.start_of(name)
-            section = np.searchsorted(sections, start + old.renumber(name, rows - start), side="right") - 1
-            owner = np.where(section % 2 == 0, section // 2 % old.num_workers, UNKNOWN)
-            found.append(owner.astype(np.int32))
+        for name, held in zip(tables.names, np.split(keys, np.searchsorted(keys, ends[:-1])), strict=True):
+            rows, owner = held - tables.start_of(name), np.full(len(held), UNKNOWN, np.int32)
+            known = rows[: np.searchsorted(rows, before.rows_of(name))]
+            section = np.searchsorted(sections, before.start_of(name) + old.renumber(name, known), side="right") - 1
+            owner[: len(known)] = np.where(section % 2 == 0, section // 2 % old.num_workers, UNKNOWN)
+            found.append(owner)
     return np.concatenate(found)
 
 
