@@ -155,7 +155,7 @@ def test_what_has_come_is_told_and_a_vocabulary_that_was_counted_anew_is_refused
         DataError, match=r"sparse\.user has another vocabulary .* of that data, or one that --extends it"
     ):
         htrain.run(tmp_path / "plan", data=data_of(tmp_path, 1), **{**arguments, "out": tmp_path / "other"})
-    with pytest.raises(DataError, match=r"has rows up to 46, the plan's .* with --out, which may --begin-with one "):
+    with pytest.raises(DataError, match=r"has rows up to 46, '.*' has .* with --out, which may --begin-with one "):
         htrain.evaluate(folder / "run0", data=data_of(folder, 1))
 
 

@@ -1,16 +1,15 @@
 """Whether data is what a plan can be run on: its inputs, and the numbers of its rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from htrain.data import Dataset, Schema
 from htrain.data.schema import Input
 from htrain.errors import DataError
+from htrain.executor.record.pieces import is_models
 from htrain.executor.strategies.strategy import cache_of
 from htrain.net.blobs import BATCH_KEY
-from htrain.net.net import Op
-from htrain.ops import OPS
-from htrain.ops.row_numbers import rows_by_number, rows_computed
+from htrain.ops.row_numbers import columns_looked_up, rows_by_number, rows_computed
 from htrain.plan.plan import Plan
 from htrain.spec.sparse_sync import SPARSE_SYNCS
 
@@ -29,53 +28,47 @@ def check_inputs(plan: Plan, dataset: Dataset) -> None:
 
 
 def check_rows(plan: Plan, dataset: Dataset) -> None:
-    """Raises DataError for data of which nobody has said how many rows its tables have, and whose largest id is in none of the plan's: such ids come with rows
-    that are appended, and with a vocabulary that has grown. Inputs of which the model computes what it looks up are not looked at."""
-    rows_of = _rows_looked_up(plan)
-    for item in dataset.schema.inputs:
-        listed = [rows for rows, digest in zip(item.rows, item.vocabularies, strict=False) if digest]
-        rows, counted = rows_of.get(item.name, 0), max(item.rows if dataset.ids_are_counted else listed, default=0)
+    """Raises DataError for data of which nobody has said how many rows its tables have, and whose largest id is not in one of the plan's that is looked up by
+    it: such ids come with rows that are appended, and with a vocabulary that has grown. What is looked up by numbers that the model computes is left out."""
+    known = {item.name: _known_rows(dataset, item) for item in dataset.schema.inputs if item.name in plan.inputs}
+    if not any(map(any, known.values())):
+        return
+    sizes = _rows_of(plan)
+    for whole, columns in columns_looked_up(plan.train, known).items():
+        rows = sizes.get(whole, 0)
+        each = [(known[item][min(column, len(known[item]) - 1)], item) for item, column in columns]
+        counted, name = max(each, default=(0, ""))
         if not rows or counted <= rows:
             continue
         if not dataset.ids_are_counted:
             raise DataError(
-                f"{dataset.source.name}: the vocabulary of '{item.name}' has rows up to {counted - 1}, the plan's tables have the rows 0 to {rows - 1} of it: "
+                f"{dataset.source.name}: the vocabulary of '{name}' has rows up to {counted - 1}, '{whole}' has the rows 0 to {rows - 1} of it: "
                 "give the vocabulary that it was compiled with, or compile the model anew, with --data, and start a new run with --out, which may --begin-with "
                 "one whose vocabulary this one --extends"
             )
         raise DataError(
-            f"{dataset.source.name}: has the id {counted - 1} in '{item.name}', and the plan's tables have the rows 0 to {rows - 1} of it: leave such "
+            f"{dataset.source.name}: has the id {counted - 1} in '{name}', and '{whole}' has the rows 0 to {rows - 1} of it: leave such "
             "lines out, or compile the model anew, with --data and ?rows=N for all ids that may come, and start a new run with --out"
         )
 
 
-def _rows_looked_up(plan: Plan) -> dict[str, int]:
-    """How many rows the largest table has that is looked up by each input as it is read, or by a part of it, where that is all that becomes of it."""
-    sizes = {table: max(s.first_row + s.num_rows for s in shards) for table, shards in plan.tables.items()}
-    found: dict[str, int] = {}
-    for name in plan.inputs:
-        tables = [_tables_of(plan, op) & sizes.keys() for op in _readers(plan, name)]
-        if tables and all(tables):
-            found[name] = max(sizes[table] for each in tables for table in each)
-    return found
+def _rows_of(plan: Plan) -> dict[str, int]:
+    """How many rows each table and weight of the model has, by its name there."""
+    sizes: dict[str, int] = {}
+    for each in plan.train.parameters.values():
+        if is_models(each) and each.shape:
+            sizes[each.whole] = max(sizes.get(each.whole, 0), each.first_row + each.shape[0])
+    return sizes
 
 
-def _readers(plan: Plan, name: str) -> Iterator[Op]:
-    """The ops that read the values of an input; those that only have a part of it, or another shape, hand them on."""
-    for op in plan.train.ops:
-        if name not in op.inputs:
-            continue
-        if OPS[op.type].view and not plan.train.parameters.keys() & set(op.inputs):
-            for output in op.outputs:
-                yield from _readers(plan, output)
-        else:
-            yield op
-
-
-def _tables_of(plan: Plan, op: Op) -> set[str]:
-    """The tables of an op, which reads them itself or is of their module."""
-    parameters = plan.train.parameters
-    return {op.module, *(parameters[name].whole for name in op.inputs if name in parameters)}
+def _known_rows(dataset: Dataset, item: Input) -> Sequence[int]:
+    """Of each column of an input how many rows its ids have for certain, 0 where any number up to that of its table may come, or none."""
+    if dataset.ids_are_counted:
+        return item.rows
+    return [
+        rows if digest else 0
+        for rows, digest in zip(item.rows, item.vocabularies or [""] * len(item.rows), strict=True)
+    ]
 
 
 _NO_OTHERS: Mapping[str, Sequence[str]] = {}
