@@ -25,6 +25,7 @@ from htrain.compiler.pipeline import compile_net
 from htrain.data import Dataset, open_data
 from htrain.data.address import path_of
 from htrain.data.collisions import CollisionReport, collisions_of
+from htrain.data.countable import Countable, countable, countable_table
 from htrain.data.described import inputs_of_table, open_table
 from htrain.data.draft import Draft, draft_of
 from htrain.data.first_rows import FirstRows
@@ -37,6 +38,7 @@ from htrain.data.pack_by_partition import PackedParts, pack_by_partition
 from htrain.data.partition_file import PartitionFile
 from htrain.data.source import first_rows
 from htrain.data.streamed import arrow_of, is_stream, open_stream
+from htrain.data.vocabulary import ReadVocabulary
 from htrain.data.vocabulary_file import Limits, Vocabularies, write_vocabulary
 from htrain.errors import UsageError
 from htrain.plan.plan import Plan
@@ -172,9 +174,10 @@ def describe(data: Any, *, label: str = "", rows: int = 1_000_000) -> Draft:
 
 
 def vocabulary(
-    data: str,
+    data: Any,
     *,
     out: str | Path,
+    schema: str | Path | Mapping[str, Any] = "",
     min_count: int = 1,
     most: int = 0,
     columns: Sequence[str] = (),
@@ -182,20 +185,22 @@ def vocabulary(
     extends: str | Path = "",
     malformed_share: float = 0.01,
 ) -> Vocabularies:
-    """Count the values of the columns of ids of `data`, csv or parquet, and write vocabularies of them to `out`, a Parquet file, for `vocabulary: OUT` in a
-    schema file: the values that come at least `min_count` times, of each column at most `most` (0: all), the most frequent first, and of the same count by
-    their bytes. Without `columns` they are those that the schema file has a vocabulary for, all of ids where it has none. Columns named `together` are counted
-    as one, so that a value has the same row in each. Values of the file that it `extends` keep their rows, and others come behind them: a plan that is compiled
-    for the new file may begin with a run on the old one.
+    """Count the values of the columns of ids of `data` and write vocabularies of them to `out`, a Parquet file, for `vocabulary: OUT` in a schema file: the
+    values that come at least `min_count` times, of each column at most `most` (0: all), the most frequent first, and of the same count by their bytes.
+
+    `data` is csv or parquet (`FORMAT:PATH`), or a table in memory with its `schema`, as for `pack`. Without `columns` they are those that the schema has a
+    vocabulary for, all of ids where it has none. Columns named `together` are counted as one, so that a value has the same row in each. Values of the file that
+    it `extends` keep their rows, and others come behind them: a plan that is compiled for the new file may begin with a run on the old one.
 
     Raises DataError for data that cannot be read, columns that are none of ids, and an `out` that cannot be written, UsageError for arguments out of bounds.
     """
+    counted = _countable("vocabulary", data, schema)
     require_arguments(
-        "vocabulary", data=data, out=out, min_count=min_count, most=most, columns=columns, together=together, extends=extends,
+        "vocabulary", out=out, min_count=min_count, most=most, columns=columns, together=together, extends=extends,
         malformed_share=malformed_share,
     )  # fmt: skip
     return write_vocabulary(
-        data,
+        counted,
         Path(out),
         limits=Limits(min_count, most),
         columns=columns,
@@ -206,18 +211,36 @@ def vocabulary(
 
 
 def collisions(
-    data: str, *, columns: Sequence[str] = (), most_values: int = 20_000_000, malformed_share: float = 0.01
+    data: Any,
+    *,
+    schema: str | Path | Mapping[str, Any] = "",
+    columns: Sequence[str] = (),
+    most_values: int = 20_000_000,
+    malformed_share: float = 0.01,
 ) -> CollisionReport:
-    """Say of the columns of ids of `data`, csv or parquet, that are hashed, or of `columns`, how many of their values share a row of the table with another,
-    how many examples have such a value, and how many rows would be enough. Up to `most_values` values of a column are held; beyond, a sample of the rows is
-    looked at, and the report says so.
+    """Say of the columns of ids of `data` that are hashed, or of `columns`, how many of their values share a row of the table with another, how many examples
+    have such a value, and how many rows would be enough. Up to `most_values` values of a column are held; beyond, a sample of the rows is looked at, and the
+    report says so. `data` is csv or parquet (`FORMAT:PATH`), or a table in memory with its `schema`, as for `pack`.
 
     Raises DataError for data that cannot be read, and columns that are none of ids or have a vocabulary, UsageError for arguments out of bounds.
     """
-    require_arguments(
-        "collisions", data=data, columns=columns, most_values=most_values, malformed_share=malformed_share
+    counted = _countable("collisions", data, schema)
+    require_arguments("collisions", columns=columns, most_values=most_values, malformed_share=malformed_share)
+    return collisions_of(counted, columns=columns, most_values=most_values, malformed=Malformed(malformed_share))
+
+
+def _countable(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> Countable:
+    """Data that is counted. Raises UsageError for what is none."""
+    if isinstance(data, str):
+        require_arguments(function, data=data)
+        if schema:
+            raise UsageError(f"{function}: schema= has no effect beside FORMAT:PATH: say ?schema=FILE.yaml")
+        return countable(data)
+    return countable_table(
+        lambda layout: _as_table(function, data, layout.columns, "FORMAT:PATH, or a table"),
+        lambda read: _layout(function, data, schema, read),
+        f"a {type(data).__name__} in memory",
     )
-    return collisions_of(data, columns=columns, most_values=most_values, malformed=Malformed(malformed_share))
 
 
 def _in_memory(data: Any, schema: str | Path | Mapping[str, Any]) -> Dataset:
@@ -228,12 +251,14 @@ def _in_memory(data: Any, schema: str | Path | Mapping[str, Any]) -> Dataset:
     return open_table(*_table("pack", data, schema))
 
 
-def _layout(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> Layout:
+def _layout(
+    function: str, data: Any, schema: str | Path | Mapping[str, Any], read: ReadVocabulary | None = None
+) -> Layout:
     if not schema:
         raise UsageError(
             f"{function}: a {type(data).__name__} needs schema=: a schema file, or what one holds, says which columns are what"
         )
-    return layout_of(schema, "schema") if isinstance(schema, Mapping) else load_layout(path_of(str(schema)))
+    return layout_of(schema, "schema", read) if isinstance(schema, Mapping) else load_layout(path_of(str(schema)), read)
 
 
 def _table(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> tuple[pa.Table, Layout, str]:

@@ -13,15 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from htrain.data.address import AnyPath
 from htrain.data.arrow_rows import ids_of
+from htrain.data.countable import Countable
 from htrain.data.counting import Counting, Counts, Keep, chosen, columns_of_ids
 from htrain.data.hashing import mixed_each
-from htrain.data.layout import Layout, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.rows import Rows
 from htrain.data.schema import Input
-from htrain.data.source import watched
 from htrain.errors import DataError
 
 FEW = 0.01  # the share of values that share a row which `enough_rows` is about
@@ -80,26 +78,22 @@ class _Sampled(Counting):
         return keep
 
 
-def collisions_of(uri: str, *, columns: Sequence[str], most_values: int, malformed: Malformed) -> CollisionReport:
-    """Count the values of the columns of ids of `uri` that are hashed, or of `columns`, and how many of them share rows. Up to `most_values` values of each are
-    held. Raises DataError for data that cannot be read, and columns that are none of ids or have a vocabulary.
+def collisions_of(
+    data: Countable, *, columns: Sequence[str], most_values: int, malformed: Malformed
+) -> CollisionReport:
+    """Count the values of the columns of ids of `data` that are hashed, or of `columns`, and how many of them share rows. Up to `most_values` values of each
+    are held. Raises DataError for data that cannot be read, and columns that are none of ids or have a vocabulary.
     """
-    found: list[Layout] = []
-
-    def layout_at(path: AnyPath) -> Layout:
-        found.append(load_layout(path))
-        return found[0]
-
     counting = Counting({})
-    source = watched(uri, layout_at, lambda table, rows: counting(table, rows))
-    known = columns_of_ids(found[0])
-    listed = {column for _, column in found[0].vocabularies}
+    layout, source = data.open(None, lambda table, rows: counting(table, rows))
+    known = columns_of_ids(layout)
+    listed = {column for _, column in layout.vocabularies}
     for column in columns:
         if column in listed:
             raise DataError(
-                f"{uri}: column '{column}' has a vocabulary: its values share no row but that of the unknown"
+                f"{data.name}: column '{column}' has a vocabulary: its values share no row but that of the unknown"
             )
-    names = chosen(found[0], columns, [column for column in known if column not in listed], uri)
+    names = chosen(layout, columns, [column for column in known if column not in listed], data.name)
     rows = {column: known[column].rows[known[column].columns.index(column)] for column in names}
     counting = sampled = _Sampled({column: known[column] for column in names}, rows, most_values)
     for _ in source.chunks(shard=0, num_shards=1, first=0, malformed=malformed):

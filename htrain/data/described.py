@@ -14,10 +14,11 @@ from htrain.data.prefix import TextPath
 from htrain.data.reader import Dataset
 from htrain.data.rows import Rows, joined
 from htrain.data.times import is_time
-from htrain.data.values import is_list, is_text
+from htrain.data.values import is_list, is_text, rows_of
 from htrain.errors import DataError
 
 MAX_BLOCK_ROWS = 8192
+Watch = Callable[[pa.Table, Rows], None]  # of columns as they stand, and the rows that these are
 _TIMES = "times, dates, whole numbers or text"
 
 
@@ -37,11 +38,12 @@ def require_one(path: TextPath | str, column: str, names: Sequence[str]) -> None
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table in memory; a chunk is a block of its rows. `name` is what messages call it."""
+    """A table in memory; a chunk is a block of its rows. `name` is what messages call it; `watch` is told of the rows that come as they are read."""
 
     table: pa.Table
     layout: Layout
     name: str
+    watch: Watch | None = None
 
     def num_examples(self) -> int:
         """Rows of the table, the malformed ones with them."""
@@ -52,7 +54,10 @@ class TableSource:
         number = first + (shard - first) % num_shards
         for k in range(number, -(-self.table.num_rows // MAX_BLOCK_ROWS), num_shards):
             start = k * MAX_BLOCK_ROWS
-            rows, faults = table_rows(self.table.slice(start, MAX_BLOCK_ROWS), self.layout)
+            block = self.table.slice(start, MAX_BLOCK_ROWS)
+            rows, faults = table_rows(block, self.layout)
+            if self.watch:
+                self.watch(rows_of(block, np.delete(np.arange(block.num_rows), [row for row, _ in faults])), rows)
             where = [f"{self.name}: row {start + place + 1}: {reason}" for place, reason in faults]
             malformed.saw(rows.count + len(faults), len(faults), where.__getitem__)
             yield k, rows
@@ -66,10 +71,11 @@ class TableSource:
         return f"{self.name}: row {start + int(good[row]) + 1}"
 
 
-def open_table(table: pa.Table, layout: Layout, name: str) -> Dataset:
+def open_table(table: pa.Table, layout: Layout, name: str, watch: Watch | None = None) -> Dataset:
     """A table in memory as data. Raises DataError when a column of the layout is not in it or of another type."""
     check_fields(name, table.schema, layout)
-    return Dataset(TableSource(table.select(layout.columns), layout, name), layout.schema, is_timed=bool(layout.time))
+    source = TableSource(table.select(layout.columns), layout, name, watch)
+    return Dataset(source, layout.schema, is_timed=bool(layout.time))
 
 
 def inputs_of_table(table: pa.Table, layout: Layout, name: str) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from htrain.data.address import Address, AnyPath, is_address, no_such_file, path_of
 from htrain.data.arrow_rows import table_rows
+from htrain.data.described import Watch
 from htrain.data.files import Files, NoRows, files_at
 from htrain.data.first_rows import FirstRows, joined
 from htrain.data.format import Described, Format, UriOptions
@@ -71,9 +72,6 @@ def first_rows(uri: str, rows: int) -> FirstRows:
         raise DataError(f"{files[0]}: is empty")
     first = joined(found, uri)
     return first if len(found) == len(files) else replace(first, is_all=False)
-
-
-Watch = Callable[[pa.Table, Rows], None]  # of columns as they stand, and the rows that these are
 
 
 def watched(uri: str, layout_at: Callable[[AnyPath], Layout], watch: Watch) -> Source:

@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from htrain.data.address import AnyPath
+from htrain.data.countable import Countable
 from htrain.data.counting import Counting, Counts, chosen, columns_of_ids
-from htrain.data.layout import Layout, load_layout
 from htrain.data.malformed import Malformed
-from htrain.data.source import format_of, watched
 from htrain.data.vocabulary import EMPTY, FACTS, FIRST, MOST_EXTENDED, Facts, Grown, VocabularyFile, vocabulary_of
 from htrain.errors import DataError
 from htrain.files import new_file
@@ -56,7 +55,7 @@ class Vocabularies(msgspec.Struct, frozen=True):
 
 
 def write_vocabulary(
-    uri: str,
+    data: Countable,
     out: Path,
     *,
     limits: Limits,
@@ -65,34 +64,30 @@ def write_vocabulary(
     malformed: Malformed,
     extends: AnyPath | None = None,
 ) -> Vocabularies:
-    """Count the values of columns of ids of `uri` in one pass, and write the vocabularies to `out`. Without `columns` they are those of which the schema file
+    """Count the values of columns of ids of `data` in one pass, and write the vocabularies to `out`. Without `columns` they are those of which the schema file
     says that they have a vocabulary, all where it says so of none. Columns that are named `together` are counted as one: each value has the same row in each.
     The values of the file that it `extends` keep their rows; those of its columns that are not counted are as they were.
 
     Raises DataError for data that cannot be read, columns that are none of ids, and an `out` that cannot be written.
     """
     earlier = _Earlier(extends, out) if extends else None
-    found: list[Layout] = []
-
-    def layout_at(path: AnyPath) -> Layout:
-        found.append(load_layout(path, lambda file, column: EMPTY))  # the files may not be there yet
-        if found[0].vocabularies and "test" in format_of(uri)[1]:
-            raise DataError(
-                f"'{uri}': which rows test=SHARE holds out follows from ids, and they from the vocabulary: count all rows, or hold out by test_from=TIME"
-            )
-        return found[0]
-
     counting = Counting({})
-    source = watched(uri, layout_at, lambda table, rows: counting(table, rows))
-    known = columns_of_ids(found[0])
-    listed = [column for _, column in found[0].vocabularies]
-    names = chosen(found[0], columns, listed or list(known), uri)
-    groups = _groups(names, together, uri)
+    layout, source = data.open(
+        lambda file, column: EMPTY, lambda table, rows: counting(table, rows)
+    )  # the files may not be there yet
+    if layout.vocabularies and data.parts_by_ids:
+        raise DataError(
+            f"'{data.name}': which rows test=SHARE holds out follows from ids, and they from the vocabulary: count all rows, or hold out by test_from=TIME"
+        )
+    known = columns_of_ids(layout)
+    listed = [column for _, column in layout.vocabularies]
+    names = chosen(layout, columns, listed or list(known), data.name)
+    groups = _groups(names, together, data.name)
     counting = Counting({column: known[column] for column in names})
     for _ in source.chunks(shard=0, num_shards=1, first=0, malformed=malformed):
         pass
     first = {group: earlier.of(group) if earlier else _KINDS.empty_table() for group in groups}
-    kept = {group: _kept(_sum([counting.counts[c] for c in group]), limits, first[group], uri) for group in groups}
+    kept = {g: _kept(_sum([counting.counts[c] for c in g]), limits, first[g], data.name) for g in groups}
     group_of = {column: group for group in groups for column in group}
     told = Vocabularies(
         examples=counting.num_examples,
@@ -105,7 +100,7 @@ def write_vocabulary(
     if not told.examples:
         raise DataError(f"{source.name}: holds no rows that can be read")
     _require_values(names, counting, told, limits, source.name)
-    _write(out, uri, limits, earlier, {column: kept[group_of[column]] for column in names})
+    _write(out, data.name, limits, earlier, {column: kept[group_of[column]] for column in names})
     return told
 
 
@@ -150,17 +145,17 @@ class _Earlier:
         return (*found.extends, found.digest)[-MOST_EXTENDED:]
 
 
-def _groups(names: Sequence[str], together: Sequence[Sequence[str]], uri: str) -> list[tuple[str, ...]]:
+def _groups(names: Sequence[str], together: Sequence[Sequence[str]], name: str) -> list[tuple[str, ...]]:
     """The columns by those that are counted as one."""
     joined = [column for group in together for column in group]
     for column in joined:
         if column not in names:
-            raise DataError(f"{uri}: together: '{column}' is none of the columns that are counted, {', '.join(names)}")
+            raise DataError(f"{name}: together: '{column}' is none of the columns that are counted, {', '.join(names)}")
         if joined.count(column) > 1:
-            raise DataError(f"{uri}: together: '{column}' is named twice")
+            raise DataError(f"{name}: together: '{column}' is named twice")
     if not all(together):
         raise DataError(
-            f"{uri}: together: a group without columns: name those that are counted as one, such as user,friend"
+            f"{name}: together: a group without columns: name those that are counted as one, such as user,friend"
         )
     return [*map(tuple, together), *((column,) for column in names if column not in joined)]
 
@@ -217,7 +212,7 @@ def _total(counts: pa.Table) -> int:
     return int(np.sum(counts["count"].to_numpy()))
 
 
-def _write(out: Path, uri: str, limits: Limits, earlier: _Earlier | None, counted: Mapping[str, pa.Table]) -> None:
+def _write(out: Path, name: str, limits: Limits, earlier: _Earlier | None, counted: Mapping[str, pa.Table]) -> None:
     """Those that were counted, and those of other columns of what they extend."""
     of_earlier = {c: earlier.rows(c) for c in earlier.columns if c not in counted} if earlier else {}
     each = {**of_earlier, **counted}
@@ -225,7 +220,7 @@ def _write(out: Path, uri: str, limits: Limits, earlier: _Earlier | None, counte
         c: Grown(vocabulary_of(kept["value"].combine_chunks()).digest, earlier.line(c) if earlier else ())
         for c, kept in each.items()
     }
-    facts = Facts(1, uri, limits.min_count, limits.most, grown)
+    facts = Facts(1, name, limits.min_count, limits.most, grown)
     schema = pa.schema([("column", pa.large_string()), *_KINDS], metadata={FACTS: msgspec.json.encode(facts)})
     try:
         with new_file(out, _is_ours) as file, pq.ParquetWriter(file, schema, write_page_checksum=True) as writer:

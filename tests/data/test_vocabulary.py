@@ -19,7 +19,7 @@ from htrain.data.counting import Counts
 from htrain.data.identity import identity_of
 from htrain.data.source import files_of
 from htrain.data.vocabulary import vocabulary_of
-from htrain.errors import DataError
+from htrain.errors import DataError, UsageError
 
 SCHEMA = """label: y
 inputs:
@@ -350,3 +350,41 @@ def test_what_cannot_be_extended_is_one_line(given: dict[str, Any], message: str
     with pytest.raises(DataError, match=message):
         htrain.vocabulary(uri, **{**given, "extends": folder / given["extends"], "out": out})
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars"])
+def test_a_table_in_memory_is_counted_as_its_file(kind: str, folder: Path) -> None:
+    table = pq.read_table(folder / "a.parquet")
+    given: Any = table if kind == "arrow" else pytest.importorskip(kind)
+    if kind == "pandas":
+        given = table.to_pandas(types_mapper={pa.int64(): given.Int64Dtype()}.get)
+    elif kind == "polars":
+        given = given.from_arrow(table)
+    uri, schema = uri_of("parquet", folder), folder / "s.yaml"
+    told = htrain.vocabulary(uri, out=folder / "v.parquet", min_count=2)
+    assert htrain.vocabulary(given, schema=schema, out=folder / "w.parquet", min_count=2) == told
+    assert pq.read_table(folder / "w.parquet").equals(pq.read_table(folder / "v.parquet"))
+    as_dict = {
+        "label": "y",
+        "inputs": {"user": {"kind": "ids", "columns": ["user"], "vocabulary": str(folder / "x.parquet")}},
+    }
+    htrain.vocabulary(given, schema=as_dict, out=folder / "x.parquet", extends=folder / "w.parquet")
+    assert htrain.features(given, schema=as_dict)["user"][:, 0].tolist() == [
+        row_of(u, ["17", "3", "-4", str(10**17), "5"]) for u in USERS
+    ]
+    assert htrain.collisions(given, schema=schema) == htrain.collisions(uri)
+
+
+def test_what_is_no_table_is_not_counted(folder: Path) -> None:
+    table = pq.read_table(folder / "a.parquet")
+    schema = {"label": "y", "inputs": {"user": {"kind": "ids", "columns": ["user"], "rows": 9}}}
+    for count in (htrain.collisions, lambda data, **given: htrain.vocabulary(data, out=folder / "v.parquet", **given)):
+        with pytest.raises(UsageError, match="a Table needs schema=: a schema file, or what one holds"):
+            count(table)
+        with pytest.raises(UsageError, match="data is a list: want FORMAT:PATH, or a table that Arrow takes"):
+            count([1, 2], schema=schema)
+        with pytest.raises(UsageError, match="schema= has no effect beside FORMAT:PATH"):
+            count(uri_of("csv", folder), schema=schema)
+        with pytest.raises(DataError, match="a Table in memory: no column 'user'"):
+            count(table.drop_columns(["user"]), schema=schema)
+    assert not (folder / "v.parquet").exists()
