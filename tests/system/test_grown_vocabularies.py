@@ -16,7 +16,7 @@ from whole_runs import WIDE_DEEP
 
 import htrain
 from htrain.data import open_data
-from htrain.errors import CheckpointError, DataError
+from htrain.errors import CheckpointError, DataError, PublishError
 from htrain.executor.launch.earlier import Earlier, beginning_of
 from htrain.executor.record.kept import latest_checkpoint
 from htrain.plan.plan import Plan, load_plan
@@ -157,6 +157,45 @@ def test_what_has_come_is_told_and_a_vocabulary_that_was_counted_anew_is_refused
         htrain.run(tmp_path / "plan", data=data_of(tmp_path, 1), **{**arguments, "out": tmp_path / "other"})
     with pytest.raises(DataError, match=r"has rows up to 46, '.*' has .* with --out, which may --begin-with one "):
         htrain.evaluate(folder / "run0", data=data_of(folder, 1))
+
+
+def test_who_follows_the_versions_of_an_address_gets_rows_that_have_come(folder: Path, tmp_path: Path) -> None:
+    planned(folder, 1, Cluster(groups=1, trainers=1, group_ps=1, sparse_ps=2), "adagrad").save(tmp_path / "plan")
+    address = str(tmp_path / "versions")
+    said: dict[str, Any] = {"hosting": "threads", "publish": address}
+    htrain.run(folder / "plan0", data=data_of(folder, 0), out=tmp_path / "a", **said)
+    model = htrain.Published(address)
+    assert model.refresh()
+    assert len(model.parameters["user.weight"]) == USERS[0] + 2
+    more = {**said, "data": data_of(folder, 1)}
+    with pytest.raises(
+        PublishError, match=r"whose 'seen\.weight' is table float32\[22, 4\], here table float32\[27, 4\]"
+    ):
+        htrain.run(tmp_path / "plan", out=tmp_path / "b", **more)
+    htrain.run(tmp_path / "plan", out=tmp_path / "c", begin_with=tmp_path / "a", **more)
+    assert model.refresh()
+    assert len(model.parameters["user.weight"]) == USERS[1] + 2
+    assert model.version is not None
+    assert model.version.number == 2
+    htrain.run(tmp_path / "plan", resume=tmp_path / "c", epochs=2, **more)
+    assert model.refresh()
+    assert (model.version.number, model.version.examples) == (3, 800)
+
+
+def test_a_run_that_began_with_another_may_publish_as_late_as_it_likes(folder: Path, tmp_path: Path) -> None:
+    planned(folder, 1, this_machine(), "adagrad").save(tmp_path / "plan")
+    address = str(tmp_path / "versions")
+    htrain.run(folder / "plan0", data=data_of(folder, 0), out=tmp_path / "a", hosting="threads", publish=address)
+    said: dict[str, Any] = {"data": data_of(folder, 1), "hosting": "threads"}
+    htrain.run(tmp_path / "plan", out=tmp_path / "b", begin_with=tmp_path / "a", **said)
+    htrain.run(tmp_path / "plan", resume=tmp_path / "b", epochs=2, publish=address, **said)
+    model = htrain.Published(address)
+    assert model.refresh()
+    assert len(model.parameters["user.weight"]) == USERS[1] + 2
+    planned(folder, 0, this_machine(), "adagrad").save(tmp_path / "less")
+    said = {"data": data_of(folder, 0), "out": tmp_path / "c", "hosting": "threads"}
+    with pytest.raises(DataError, match=r"sparse\.user has another vocabulary than the data of the run to begin with"):
+        htrain.run(tmp_path / "less", begin_with=tmp_path / "b", **said)
 
 
 class Joint(nn.Module):

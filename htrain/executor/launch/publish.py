@@ -8,6 +8,8 @@ from dataclasses import replace as replaced
 from secrets import token_hex
 from typing import Any
 
+import msgspec
+
 from htrain.decoding import converted
 from htrain.errors import Error, PublishError
 from htrain.executor.host.bell import Bell
@@ -110,14 +112,15 @@ class _Open:
 class Versions:
     """The versions of one run. All but `_finish` is for the launcher's thread; a manifest is written by one of its own, which rings the bell."""
 
-    def __init__(self, plan: Plan, wanted: Wanted) -> None:
-        """Raises PublishError where the address cannot be listed, written and removed from: before anything is trained."""
+    def __init__(self, plan: Plan, wanted: Wanted, *, may_grow: bool = False) -> None:
+        """Raises PublishError where the address cannot be listed, written and removed from: before anything is trained. `may_grow`: what was published there may
+        have less rows than the plan."""
         self._storage = storage_of(wanted.address)
         self._plan, self._full_every = plan, wanted.full_every
         self._wholes = wholes_of(plan)
         self._run = token_hex(4)
         self._kept = whole_versions(self._storage)
-        self._require_same_model(wanted.address)
+        self._require_same_model(wanted.address, may_grow=may_grow)
         self._number = max((number_of(name) for name in version_names(self._storage)), default=0)
         self._base = ""
         self._since_full = 0  # deltas
@@ -129,14 +132,15 @@ class Versions:
         self._thread: threading.Thread | None = None
         self._outcome: VersionEnded | None = None
 
-    def _require_same_model(self, address: str) -> None:
-        """Who follows the versions of an address goes from one to the next. Raises PublishError where the last one has other parameters than this model."""
+    def _require_same_model(self, address: str, *, may_grow: bool) -> None:
+        """Who follows the versions of an address goes from one to the next. Raises PublishError where the last one has other parameters than this model, beside
+        rows that came to those of a run which this one began with."""
         if not self._kept:
             return
         last = read_version(self._storage, self._kept[-1].name)
         for name in sorted(last.parameters.keys() | self._wholes.keys()):
             before, now = last.parameters.get(name), self._wholes.get(name)
-            if before != now:
+            if before != now and not (may_grow and before and now and _has_grown(before, now)):
                 seen, had = (f"{w.kind} {w.dtype}{list(w.shape)}" if w else "not there" for w in (now, before))
                 raise PublishError(
                     f"{address}: its versions are of another model, {last.model}, whose '{name}' is {had}, here {seen}: who follows them would get this one's; "
@@ -239,9 +243,18 @@ class Versions:
         return ""
 
 
-def prepared(plan: Plan, settings: RunSettings, wanted: Wanted) -> tuple[RunSettings, Versions | NoVersions]:
-    """The settings and the versions of a run. Raises PublishError for an address where none can be written."""
+def _has_grown(before: Whole, now: Whole) -> bool:
+    """Whether something has more rows now, and is the same else."""
+    has_more = bool(before.shape and now.shape) and now.shape[0] > before.shape[0]
+    return has_more and now == msgspec.structs.replace(before, shape=(now.shape[0], *before.shape[1:]))
+
+
+def prepared(
+    plan: Plan, settings: RunSettings, wanted: Wanted, *, may_grow: bool = False
+) -> tuple[RunSettings, Versions | NoVersions]:
+    """The settings and the versions of a run. Raises PublishError for an address where none can be written; see `Versions`."""
     if not wanted.address:
         return settings, NoVersions()
     publishing = Publishing(wanted.address, shares_of(plan))
-    return replaced(settings, publishing=publishing, publish_seconds=wanted.every), Versions(plan, wanted)
+    versions = Versions(plan, wanted, may_grow=may_grow)
+    return replaced(settings, publishing=publishing, publish_seconds=wanted.every), versions

@@ -1,7 +1,7 @@
 """A run in a folder that is ours: its tries, each of which goes on from the last checkpoint of the one before (docs/how-to/run.md)."""
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -11,7 +11,7 @@ from htrain.data import Dataset
 from htrain.data.growth import Extent
 from htrain.data.identity import other_than_read, stamps_of
 from htrain.data.source import is_read_by_parts, schema_of
-from htrain.errors import DataError, Interrupted, PeerLost, PlanError, PublishError
+from htrain.errors import CheckpointError, DataError, Interrupted, PeerLost, PlanError, PublishError
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import Interrupt, interrupts
@@ -24,7 +24,7 @@ from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import other_data
-from htrain.executor.record.run_folder import Claim, RunRecord, require_empty, start_record
+from htrain.executor.record.run_folder import Claim, RunRecord, read_record, require_empty, start_record
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.alone import why_not_partial
@@ -138,7 +138,8 @@ class Tries:
             if not goes_on and not self._retries.count:
                 require_empty(settings.run_folder)  # before its versions come, perhaps into a folder of it
             self._reopens = self._retries.count > 0
-            settings, versions = published(job.plan, settings, job.beside.published)
+            wanted = job.beside.published
+            settings, versions = published(job.plan, settings, wanted, may_grow=begun_with_another(job.settings))
             self._reopens = False
             stack.enter_context(closing(versions))
             if not self._retries.count:  # what stands there is this job's, and the disk may be full by now
@@ -267,6 +268,13 @@ class Tries:
         if self._stamps and self._stamps == stamps_of(uri):
             return ""
         return other_than_read(uri, self._identity.data)
+
+
+def begun_with_another(settings: RunSettings) -> bool:
+    """Whether a run began with what another had trained, in this part of it or in an earlier one."""
+    with suppress(CheckpointError):
+        return bool(settings.begin_with[1] or read_record(settings.run_folder).begun_with)
+    return False
 
 
 def record_of(settings: RunSettings) -> RunRecord:
