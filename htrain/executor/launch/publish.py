@@ -113,8 +113,8 @@ class Versions:
     """The versions of one run. All but `_finish` is for the launcher's thread; a manifest is written by one of its own, which rings the bell."""
 
     def __init__(self, plan: Plan, wanted: Wanted, *, may_grow: bool = False) -> None:
-        """Raises PublishError where the address cannot be listed, written and removed from: before anything is trained. `may_grow`: what was published there may
-        have less rows than the plan."""
+        """Raises PublishError where the address cannot be listed, written and removed from: before anything is trained. `may_grow`: what was published there
+        may have less rows than the plan."""
         self._storage = storage_of(wanted.address)
         self._plan, self._full_every = plan, wanted.full_every
         self._wholes = wholes_of(plan)
