@@ -128,7 +128,7 @@ class VocabularyFile:
     @property
     def columns(self) -> list[str]:
         """The columns that it has values of, in their order."""
-        return [str(name) for name in self.table["column"].unique().to_pylist()]
+        return [str(name) for name in self.table["column"].drop_null().unique().to_pylist()]
 
     def of(self, column: str) -> Vocabulary:
         """The vocabulary of a column. Raises DataError where the file has nothing about it, or a value twice."""

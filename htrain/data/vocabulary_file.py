@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from htrain.data.address import AnyPath
+from htrain.data.address import AnyPath, no_such_file
 from htrain.data.countable import Countable
 from htrain.data.counting import Counting, Counts, chosen, columns_of_ids
+from htrain.data.layout import Layout
 from htrain.data.malformed import Malformed
 from htrain.data.vocabulary import EMPTY, FACTS, FIRST, MOST_EXTENDED, Facts, Grown, VocabularyFile, vocabulary_of
 from htrain.errors import DataError
@@ -66,7 +67,8 @@ def write_vocabulary(
 ) -> Vocabularies:
     """Count the values of columns of ids of `data` in one pass, and write the vocabularies to `out`. Without `columns` they are those of which the schema file
     says that they have a vocabulary, all where it says so of none. Columns that are named `together` are counted as one: each value has the same row in each.
-    The values of the file that it `extends` keep their rows; those of its columns that are not counted are as they were.
+    So are those that the schema has in one table. The values of the file that it `extends` keep their rows; columns that have one vocabulary there have one
+    here, and others that are not counted are as they were.
 
     Raises DataError for data that cannot be read, columns that are none of ids, and an `out` that cannot be written.
     """
@@ -82,12 +84,13 @@ def write_vocabulary(
     known = columns_of_ids(layout)
     listed = [column for _, column in layout.vocabularies]
     names = chosen(layout, columns, listed or list(known), data.name)
-    groups = _groups(names, together, data.name)
+    groups = _joined(_groups(names, together, data.name), [*_of_tables(layout), *(earlier.alike if earlier else [])])
     counting = Counting({column: known[column] for column in names})
     for _ in source.chunks(shard=0, num_shards=1, first=0, malformed=malformed):
         pass
     first = {group: earlier.of(group) if earlier else _KINDS.empty_table() for group in groups}
-    kept = {g: _kept(_sum([counting.counts[c] for c in g]), limits, first[g], data.name) for g in groups}
+    came = {g: _sum([counting.counts[c] for c in g if c in counting.counts]) for g in groups}
+    kept = {g: _kept(came[g], limits, first[g], data.name) for g in groups}
     group_of = {column: group for group in groups for column in group}
     told = Vocabularies(
         examples=counting.num_examples,
@@ -100,7 +103,7 @@ def write_vocabulary(
     if not told.examples:
         raise DataError(f"{source.name}: holds no rows that can be read")
     _require_values(names, counting, told, limits, source.name)
-    _write(out, data.name, limits, earlier, {column: kept[group_of[column]] for column in names})
+    _write(out, data.name, limits, earlier, {column: kept[group] for group in groups for column in group})
     return told
 
 
@@ -113,8 +116,18 @@ class _Earlier:
             raise DataError(
                 f"{out}: --out would replace what it extends, by which runs have read their data: write the new one beside it"
             )
+        if not path.is_file():
+            raise DataError(f"{path}: {no_such_file(path)} (--extends): name the vocabulary that was counted before")
         self._path, self._file = path, VocabularyFile(path, with_counts=True)
         self.columns = self._file.columns
+
+    @property
+    def alike(self) -> list[list[str]]:
+        """The columns that have one vocabulary, as those that were counted together."""
+        by_digest: dict[str, list[str]] = {}
+        for column in self.columns:
+            by_digest.setdefault(self.digest(column), []).append(column)
+        return [columns for columns in by_digest.values() if len(columns) > 1]
 
     def of(self, group: Sequence[str]) -> pa.Table:
         """The values of columns that are counted as one, by their rows, with their counts. Raises DataError where it has others for one of them."""
@@ -158,6 +171,26 @@ def _groups(names: Sequence[str], together: Sequence[Sequence[str]], name: str) 
             f"{name}: together: a group without columns: name those that are counted as one, such as user,friend"
         )
     return [*map(tuple, together), *((column,) for column in names if column not in joined)]
+
+
+def _of_tables(layout: Layout) -> list[list[str]]:
+    """The columns that the schema has in one table: they have one vocabulary."""
+    found: dict[str, dict[str, None]] = {}
+    for item in layout.schema.inputs:
+        for column, table in zip(item.columns, item.tables, strict=False):
+            found.setdefault(table, {})[column] = None
+    return [list(columns) for columns in found.values() if len(columns) > 1]
+
+
+def _joined(groups: Sequence[tuple[str, ...]], others: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Groups of columns, each with the columns that it has to be one with."""
+    found = [list(group) for group in groups]
+    for other in others:
+        touched = [group for group in found if not set(group).isdisjoint(other)]
+        if touched:
+            whole = list(dict.fromkeys([column for group in (*touched, other) for column in group]))
+            found = [whole, *(group for group in found if group not in touched)]
+    return [tuple(group) for group in found]
 
 
 def _sum(each: Sequence[Counts]) -> pa.Table:

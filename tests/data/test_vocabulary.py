@@ -333,7 +333,10 @@ def test_columns_that_are_not_counted_stay_and_foreign_files_are_extended(folder
             {"extends": "v.parquet"},
             r"v\.parquet: --out would replace what it extends, by which runs have read their data",
         ),
-        ({"extends": "none.parquet"}, r"none\.parquet: no such file \(vocabulary\)"),
+        (
+            {"extends": "none.parquet"},
+            r"none\.parquet: no such file \(--extends\): name the vocabulary that was counted",
+        ),
         ({"extends": "a.csv"}, r"a\.csv: not a vocabulary, a Parquet file with the columns column and value"),
         ({"extends": "old.parquet", "most": 1}, "--most 1 is less than the 5 values that it extends"),
         (
@@ -388,3 +391,25 @@ def test_what_is_no_table_is_not_counted(folder: Path) -> None:
         with pytest.raises(DataError, match="a Table in memory: no column 'user'"):
             count(table.drop_columns(["user"]), schema=schema)
     assert not (folder / "v.parquet").exists()
+
+
+def test_columns_of_one_vocabulary_or_of_one_table_stay_together(folder: Path) -> None:
+    """Who counts them apart on the second day would give new values two rows, and a row two values."""
+    uri = uri_of("parquet", folder)
+    htrain.vocabulary(uri, out=folder / "v.parquet", columns=["item", "seen"], together=[["item", "seen"]])
+    for asked in ([], ["item"], ["item", "seen"]):
+        columns = asked or ["user", "item", "seen"]
+        told = htrain.vocabulary(uri, out=folder / "w.parquet", extends=folder / "v.parquet", columns=columns)
+        assert rows_of(folder, "w.parquet", "item") == rows_of(folder, "w.parquet", "seen")
+        assert {each.column: each.new_rows for each in told.columns if each.column != "user"} == dict.fromkeys(
+            asked or ["item", "seen"], 0
+        )
+    shared = SCHEMA.replace("rows: [vocabulary, 7]", "rows: [vocabulary, vocabulary], tables: [user, item]")
+    (folder / "s.yaml").write_text(shared.replace("column: seen,", "column: seen, table: item,"))
+    htrain.vocabulary(uri, out=folder / "v.parquet")
+    assert (
+        rows_of(folder, "v.parquet", "item")
+        == rows_of(folder, "v.parquet", "seen")
+        != rows_of(folder, "v.parquet", "user")
+    )
+    assert len({item.rows[-1] for item in open_data(uri).schema.inputs[:2]}) == 1

@@ -23,6 +23,7 @@ AS_THEY_COME: dict[str, Callable[[Ids, Ids], Ids]] = {
     "what is unknown in the place of some": lambda user, seen: torch.where(torch.rand(seen.shape) < 0.15, 1, seen),
     "turned": lambda user, seen: seen.flip(1),
     "sorted": lambda user, seen: seen.sort(1).values,
+    "indexed": lambda user, seen: torch.where(seen < 0, seen + ROWS, seen),
 }
 COMPUTED: dict[str, Callable[[Ids, Ids], Ids]] = {
     "offsets of columns": lambda user, seen: user + torch.tensor([0, 20]),
@@ -50,8 +51,6 @@ class Model(nn.Module):
     def forward(self, user: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         ids = self.given(user, seen)
         found = self.rows(ids) if self.kind == "bag" else self.rows(ids).sum(1)
-        if self.kind == "weight":  # that is read as a whole, too
-            return ((found + self.other(seen).sum(1)) @ self.rows.weight.T).sum(1)
         return (found * self.other(seen).sum(1)).sum(1)
 
 
@@ -62,24 +61,21 @@ def plan_of(given: Callable[[Ids, Ids], Ids], kind: str, cluster: Cluster, **fla
     )
 
 
-@pytest.mark.parametrize("kind", ["table", "bag", "weight"])
+@pytest.mark.parametrize("kind", ["table", "bag"])
 @pytest.mark.parametrize("what", [*AS_THEY_COME, *COMPUTED])
 def test_rows_of_the_datas_numbers_are_known(what: str, kind: str) -> None:
     plan = plan_of({**AS_THEY_COME, **COMPUTED}[what], kind, this_machine())
     found = rows_by_number(plan.train, ["user", "seen"])
     assert found == {"other.weight", *(["rows.weight"] if what in AS_THEY_COME else [])}, what
-    computed = rows_computed(plan.train, ["user", "seen"], of=["user", "seen"])
-    assert computed == ([] if what in AS_THEY_COME else ["rows.weight"]), what
+    assert rows_computed(plan.train, ["user", "seen"]) == ([] if what in AS_THEY_COME else ["rows.weight"]), what
 
 
 def test_other_inputs_are_numbers_of_their_own() -> None:
     plan = plan_of(lambda user, seen: torch.cat([user, seen], 1), "table", this_machine())
     assert rows_by_number(plan.train, ["seen"]) == {"other.weight"}
     assert rows_by_number(plan.train, []) == set()
-    assert rows_computed(plan.train, ["seen"], of=["seen"]) == ["rows.weight"]
-    assert rows_computed(plan.train, ["user", "seen"], of=["user"]) == []
-    mixed = plan_of(COMPUTED["pairs"], "table", this_machine())
-    assert rows_computed(mixed.train, ["user", "seen"], of=["seen"]) == []
+    assert rows_computed(plan.train, ["seen"]) == ["rows.weight"]
+    assert rows_computed(plan.train, []) == []
 
 
 @pytest.mark.parametrize(
@@ -97,3 +93,63 @@ def test_however_a_plan_holds_its_tables(cluster: Cluster, flags: dict[str, str]
     }
     found = rows_by_number(plan_of(COMPUTED["hashed"], "table", cluster, **flags).train, ["user", "seen"])
     assert found == {"other.weight"}
+
+
+class Reads(nn.Module):
+    """A weight that is looked up by ids as they come, and read in another way besides."""
+
+    def __init__(self, how: Callable[[nn.Embedding, Ids, Ids], torch.Tensor], rows: int = ROWS) -> None:
+        super().__init__()
+        self.rows, self.how = nn.Embedding(rows, 4), how
+
+    def forward(self, user: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        return (self.rows(seen).sum(1) * self.how(self.rows, user, seen)).sum(1)
+
+
+OTHERWISE: dict[str, Callable[[nn.Embedding, Ids, Ids], torch.Tensor]] = {
+    "the last row": lambda rows, user, seen: rows.weight[-1],
+    "the last row in the place of some": lambda rows, user, seen: torch.where(
+        (seen == 1)[..., None], rows.weight[-1], rows(seen)
+    ).sum(1),
+    "a half": lambda rows, user, seen: rows.weight[20:].sum(0),
+    "rows behind others": lambda rows, user, seen: nn.functional.embedding(user, rows.weight[20:]).sum(1),
+    "all": lambda rows, user, seen: (rows(user).sum(1) @ rows.weight.T).sum(1, keepdim=True),
+    "a row that does not come": lambda rows, user, seen: rows(torch.full_like(user, 30)).sum(1),
+    "a row behind each": lambda rows, user, seen: rows(user + 20).sum(1),
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_what_is_read_in_another_way_besides_is_not_known(what: str) -> None:
+    inputs = {"user": torch.ones(4, 2, dtype=torch.long), "seen": torch.ones(4, LENGTH, dtype=torch.long)}
+    plan = htrain.compile(Reads(OTHERWISE[what]), cluster=this_machine(), example_inputs=inputs, self_check=False)
+    assert rows_by_number(plan.train, ["user", "seen"]) == set()
+    assert rows_computed(plan.train, ["user", "seen"]) == ["rows.weight"]
+
+
+class Places(nn.Module):
+    """Tables by places and by a dense number, and the last id of a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.item, self.place, self.bias = (
+            nn.Embedding(ROWS, 4),
+            nn.Embedding(LENGTH, 4),
+            nn.Parameter(torch.zeros(ROWS)),
+        )
+        self.price = nn.Embedding(4, 4)
+
+    def forward(self, dense: torch.Tensor, seen: torch.Tensor, seen_length: torch.Tensor) -> torch.Tensor:
+        last = seen.gather(1, (seen_length - 1).clamp(min=0).unsqueeze(1))
+        price = self.price(torch.bucketize(dense[:, 0].contiguous(), torch.tensor([0.1, 0.5, 0.9])))
+        of_list = (self.item(seen) + self.place(torch.arange(LENGTH))).sum(1)
+        return (of_list * self.item(last).squeeze(1) * price).sum(1) + self.bias[last[:, 0]]
+
+
+def test_places_prices_and_the_last_of_a_list_are_no_other_numbers() -> None:
+    inputs = {
+        "dense": torch.rand(4, 1), "seen": torch.ones(4, LENGTH, dtype=torch.long), "seen_length": torch.full((4,), 2)
+    }  # fmt: skip
+    plan = htrain.compile(Places(), cluster=this_machine(), example_inputs=inputs, self_check=False)
+    assert rows_computed(plan.train, ["seen"]) == []
+    assert rows_by_number(plan.train, ["seen"]) >= {"item.weight"}

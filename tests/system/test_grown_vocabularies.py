@@ -222,7 +222,7 @@ def test_rows_that_a_model_computes_are_not_taken_for_those_of_other_values(
         htrain.compile(model, cluster=this_machine(), example_inputs=inputs, options=options).save(tmp_path / f"p{day}")
     htrain.run(tmp_path / "p0", data=data_of(folder, 0), out=tmp_path / "a", hosting="threads")
     with pytest.raises(
-        DataError, match=r"input 'sparse' has more values than in the data of the run to begin with, and 'rows\.weight' is looked up by what"
+        DataError, match=r"input 'sparse' has more values than in the data of the run to begin with, and rows of 'rows\.weight' may be"
     ):  # fmt: skip
         htrain.run(
             tmp_path / "p1", data=data_of(folder, 1), out=tmp_path / "b", begin_with=tmp_path / "a", hosting="threads"
@@ -237,7 +237,8 @@ def test_rows_that_are_more_though_nobody_says_of_which_values_are_refused(tmp_p
         htrain.compile(WIDE_DEEP, data=data, cluster=this_machine(), self_check=False).save(tmp_path / f"plan-{name}")
     htrain.run(tmp_path / "plan-a", data=f"libfm:{tmp_path}/a.libfm?rows=50", out=tmp_path / "run", hosting="threads")
     with pytest.raises(
-        CheckpointError, match=r"begin with a run of a model of the same size, or give the new rows to values"
+        CheckpointError,
+        match=r"begin with a run of a model of the same size, or, in training, give the new rows to values",
     ):
         htrain.run(
             tmp_path / "plan-b", data=data, begin_with=tmp_path / "run", out=tmp_path / "other", hosting="threads"
@@ -280,3 +281,21 @@ def test_a_partition_of_the_grown_data_gives_known_values_what_they_had(folder: 
     assert compared == 15 + 15 + 5
     arguments |= {"out": tmp_path / "run1", "begin_with": tmp_path / "run0"}
     assert htrain.run(tmp_path / "plan1", data=f"packed:{tmp_path}/1.packed", **arguments).totals.examples == 400
+
+
+def test_data_of_other_columns_is_told_as_before_and_what_is_not_read_may_differ(folder: Path, tmp_path: Path) -> None:
+    """By shape, where a model reads them."""
+    for name, columns in (("one", "[user]"), ("three", "[user, user, user]")):
+        text = SCHEMA.format(day=0).replace("[user, item], rows: [vocabulary, 7]", f"{columns}, rows: vocabulary")
+        (folder / f"{name}.yaml").write_text(text)
+        data = f"parquet:{folder}/day0.parquet?schema={folder}/{name}.yaml"
+        with pytest.raises(DataError, match="wants input 'sparse' as"):
+            htrain.run(folder / "plan0", data=data, out=tmp_path / "a", begin_with=folder / "run0", hosting="threads")
+    for name, width in (("two", 2), ("three", 3)):
+        (folder / f"w{name}.yaml").write_text(
+            SCHEMA.format(day=0) + f"  more: {{kind: dense, columns: {['y'] * width}}}\n"
+        )
+        data = f"parquet:{folder}/day0.parquet?schema={folder}/w{name}.yaml"
+        begin = {"begin_with": tmp_path / "two"} if name == "three" else {}
+        run = htrain.run(folder / "plan0", data=data, out=tmp_path / name, hosting="threads", **begin)
+        assert run.totals.examples == 400

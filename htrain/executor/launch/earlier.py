@@ -154,8 +154,8 @@ class Earlier:
             before = self._shapes[name]
             if before != shape and not (name in may_grow and _is_longer(before, shape)):
                 cure = (
-                    ", or give the new rows to values that come behind those of that run (htrain data vocabulary --extends), in a table that is looked up by "
-                    "these alone"
+                    ", or, in training, give the new rows to values that come behind those of that run (htrain data vocabulary --extends), in a table that is "
+                    "looked up by these alone"
                 )
                 raise CheckpointError(
                     f"{self._name}: '{name}' is of shape {list(before)} there, the plan's of {list(shape)}: begin with a run of a model of the same size"

@@ -136,22 +136,24 @@ def check_values(plan: Plan, name: str, found: Values, wanted: Values, *, whose:
 
 
 def check_grown(plan: Plan, name: str, found: Schema, wanted: Values, *, whose: str) -> frozenset[str]:
-    """The tables and weights of a plan whose rows are those of the same values in data called `name` as in the data `whose`, as far as that has them: there may
-    be more. Raises DataError as `check_values` does, but for vocabularies that extend those of that data; then for what is looked up by numbers that are
-    computed of theirs."""
+    """The tables of a plan whose rows are those of the same values in data called `name` as in the data `whose`, as far as that has them: there may be more.
+    Raises DataError as `check_values` does, but for vocabularies that extend those of that data; then for what may have another row for a value now."""
     check_vocabularies(name, found.vocabularies, wanted.vocabularies, whose=whose, extends=found.extends)
     check_meanings(plan, name, found.meanings, wanted.meanings, whose=whose)
-    known = [
-        item for item in found.meanings.keys() & wanted.meanings.keys()
-        if all(meaning and before for (_, meaning), (_, before) in zip(found.meanings[item], wanted.meanings[item], strict=True))
-    ]  # fmt: skip
+    known = [item for item in found.names if _is_known(found.meanings.get(item, ()), wanted.meanings.get(item, ()))]
     grown = [item.name for item in found.inputs if _has_grown(item, wanted)]
-    if computed := rows_computed(plan.train, known, of=grown) if grown else []:
+    ids = [item.name for item in found.inputs if item.kind != "dense"]
+    if computed := rows_computed(plan.train, ids) if grown else []:
         raise DataError(
-            f"{name}: input '{grown[0]}' has more values than in the data {whose}, and '{computed[0]}' is looked up by what the model computes of it: a row "
-            "may be that of another value now; give the vocabulary of that data, or look up each column in a table of its own"
+            f"{name}: input '{grown[0]}' has more values than in the data {whose}, and rows of '{computed[0]}' may be those of others now, as they are not "
+            "looked up by ids as they come, or not by these alone: give the vocabulary of that data, or look up each column in a table of its own"
         )
     return rows_by_number(plan.train, known)
+
+
+def _is_known(found: Sequence[tuple[str, str]], wanted: Sequence[tuple[str, str]]) -> bool:
+    """Whether both say what becomes of all values of an input."""
+    return len(found) == len(wanted) > 0 and all(meaning for _, meaning in (*found, *wanted))
 
 
 def _has_grown(item: Input, wanted: Values) -> bool:

@@ -98,10 +98,7 @@ def serve_plan(
         with claimed(settings.run_folder) as claim, Progress(console, 0) as progress:
             identity = identify_served(whole)
             if all(settings.begin_with):
-                earlier = Earlier(Beginning(*settings.begin_with), tables_only=True)
-                earlier.require(whole, may_grow=whole.tables)  # by numbers, as workers ask for rows
-                if news := earlier.news(whole):
-                    progress.note(news)
+                Earlier(Beginning(*settings.begin_with), tables_only=True).require(whole)
             if resume:
                 settings = resumed(settings, identity, find_checkpoints(settings.run_folder), progress.note)
             record = RunRecord(str(settings.plan_folder.resolve()), "", 1, False, settings.begin_with[1])
