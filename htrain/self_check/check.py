@@ -43,8 +43,8 @@ class Reference(Evaluating, Protocol):
     def run(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:
         """One pass over a batch. Raises whatever the model raises."""
 
-    def check_stateless(self, values: Values, inputs: Tensors) -> None:
-        """Raises ModelError where another pass over the same batch gives another result, or could."""
+    def check_stateless(self, values: Values, inputs: Tensors, other: Tensors | None) -> None:
+        """Raises ModelError where another pass over the same batch gives another result, behind a pass over the `other` batch too, or could."""
 
 
 class Unsuitable(Exception):
@@ -144,7 +144,7 @@ class _Check:
         draw = self._draw(0)
         if self._loss == "bce_probability":
             _check_probability(draw.theirs.outputs)
-        self._reference.check_stateless(draw.values, draw.inputs)
+        self._reference.check_stateless(draw.values, draw.inputs, self._other_inputs())
         others = (self._values(100 + seed, positive=False, scale=1.0 + seed) for seed in range(_PROBABILITY_DRAWS))
         batch = Batch(draw.values, draw.inputs, draw.label, others)
         captured = of_evaluation.run(self._ours, batch)
@@ -196,6 +196,13 @@ class _Check:
             found = self._differences(replace(draw, inputs=inputs, label=label, theirs=theirs))
             if found:
                 raise ModelError(_message_of_lengths(found[0], self._captured.of_lengths, self._reference.name))
+
+    def _other_inputs(self) -> Tensors | None:
+        """Another batch than the first; None where none is found."""
+        try:
+            return self._draw(_DRAWS).inputs
+        except (Unsuitable, ModelError):
+            return None
 
     def _theirs_if_any(self, values: Values, inputs: Tensors, label: torch.Tensor) -> Outcome | None:
         """What the reference makes of a batch of a special kind; None where it raises something, or it is not finite. Raises ModelError."""

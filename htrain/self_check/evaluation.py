@@ -17,12 +17,21 @@ from htrain.spec.options import Options
 Tensors = Mapping[str, torch.Tensor]
 
 
+_DROPS = "forward() drops values in evaluation, too, as F.dropout does without training=self.training: htrain eval and predict drop none"
+_BLANKS = (
+    "nn.TransformerEncoder makes zeros of padded places in evaluation without gradients, where PyTorch takes its fast path: htrain eval and predict give "
+    "what is trained, as PyTorch does behind torch.backends.mha.set_fastpath_enabled(False)"
+)
+
+
 @dataclass(frozen=True, eq=False)  # tensors have no equality that is true or false
 class Evaluated:
-    """What is scored in evaluation, and behind it heads, in one vector; `drops`: a dropout is on there, too, which was left out."""
+    """What is scored in evaluation, and behind it heads, in one vector; `drops`: a dropout is on there, too, which was left out; `blanks`: PyTorch may take a
+    way there by which padded places are zeros, which was not taken."""
 
     scores: torch.Tensor
     drops: bool = False
+    blanks: bool = False
 
 
 class Evaluating(Protocol):
@@ -96,9 +105,9 @@ class EvaluationCheck:
         except Exception as error:  # the user's forward() may raise anything
             reason = f"it raises {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             raise _CannotBeAskedError(reason) from error
-        told = "forward() drops values in evaluation, too, as F.dropout does without training=self.training: htrain eval and predict drop none"
-        if theirs.drops and told not in self.notes:
-            self.notes.append(told)
+        for is_so, told in ((theirs.drops, _DROPS), (theirs.blanks, _BLANKS)):
+            if is_so and told not in self.notes:
+                self.notes.append(told)
         found = ours.evaluated(batch.values, batch.inputs, batch.label)
         is_equal = found.shape == theirs.scores.shape and torch.allclose(
             found, theirs.scores, rtol=1e-3, atol=1e-4, equal_nan=True

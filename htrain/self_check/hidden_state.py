@@ -7,6 +7,7 @@ import numpy as np
 from torch import nn
 
 _FAR = 1_000_000_007  # no multiple of what a schedule may have as its period
+_PERIODS = 360_360_000  # a multiple of each up to 16, and of 1,000 and what that is a multiple of
 
 
 class Counted:
@@ -30,15 +31,23 @@ class Counted:
             before = self._before.get((path, name), value)
             if value == before:
                 continue
-            setattr(self._modules[path], name, value + type(value)((value - before) * _FAR))
-            try:
-                alike = is_alike()
-            except Exception:  # an index beyond the end of a schedule, say: it is read
-                alike = False
-            setattr(self._modules[path], name, value)
-            if not alike:
-                return f"{path}.{name}" if path else name
+            for far in _far(value, before):
+                setattr(self._modules[path], name, far)
+                try:
+                    alike = is_alike()
+                except Exception:  # an index beyond the end of a schedule, say: it is read
+                    alike = False
+                setattr(self._modules[path], name, value)
+                if not alike:
+                    return f"{path}.{name}" if path else name
         return ""
+
+
+def _far(value: float, before: float) -> list[float]:
+    """What a number that has changed may become: far on; and, of one that counts batches, where what is done each so many of them is due, be it asked before
+    or behind the count."""
+    far = value + type(value)((value - before) * _FAR)
+    return [far, _PERIODS - 1, _PERIODS] if isinstance(value, int) else [far]
 
 
 def generators() -> tuple[object, ...]:

@@ -80,7 +80,7 @@ class OnnxReference:
         """The file's outputs: it does the same in evaluation. Raises what the evaluator raises."""
         return Evaluated(self._outputs(values, inputs))
 
-    def check_stateless(self, values: Values, inputs: Tensors) -> None:
+    def check_stateless(self, values: Values, inputs: Tensors, other: Tensors | None) -> None:
         """A file keeps nothing."""
 
     def run(self, values: Values, inputs: Tensors, label: torch.Tensor, loss: str, *, probability: bool) -> Outcome:

@@ -3,7 +3,7 @@
 import io
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from htrain.frontend.unchanged import unchanged
 from htrain.self_check.evaluation import Evaluated
 from htrain.self_check.hidden_state import Counted, generators
 from htrain.self_check.lazy_tables import LazyTables, stand_in
-from htrain.self_check.outcome import Gradient, Outcome, loss_of, summed_rows
+from htrain.self_check.outcome import Gradient, Outcome, Rows, loss_of, summed_rows
 from htrain.self_check.values import Table, Values, draw, draw_table
 from htrain.self_check.without_dropouts import WithoutDropouts
 
@@ -87,12 +87,14 @@ class TorchReference:
             with torch.enable_grad(), self._without, LazyTables(stand_ins) as mode:
                 yield held, tables, mode
 
-    def check_stateless(self, values: Values, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Raises ModelError where forward() gives another result the second time, or after many: what it keeps from one batch to the next is in no net;
-        and where it draws by what torch.export cannot see."""
-        with self._prepared(values), redirect_stdout(io.StringIO()):
+    def check_stateless(
+        self, values: Values, inputs: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor] | None
+    ) -> None:
+        """Raises ModelError where forward() gives another result, or other gradients, the second time, behind another batch, or after many: what it keeps from
+        one batch to the next is in no net; and where it draws by what torch.export cannot see."""
+        with self._prepared(values) as prepared, redirect_stdout(io.StringIO()):
             counted, drawn = Counted(self._module), generators()
-            first, second = (self._results(inputs) for _ in range(2))
+            first, second = (self._results(inputs, *prepared) for _ in range(2))
             if generators() != drawn:
                 raise ModelError(
                     f"forward() of {type(self._module).__name__} draws by Python's random or by numpy, which a net cannot draw again: draw by torch.rand or "
@@ -103,28 +105,65 @@ class TorchReference:
                     f"forward() of {type(self._module).__name__} gives another result for the same batch the second time: it draws random numbers or "
                     f"keeps something from one batch to the next, which no net does; --no-self-check compiles what it did the first time"
                 )
-            name = counted.first_that_matters(lambda: _are_alike(first, self._results(inputs)))
+            if other is not None:
+                with suppress(Exception):  # with these values the user's forward() may raise anything of it
+                    self._results(other, *prepared)
+                if not _are_alike(first, self._results(inputs, *prepared)):
+                    raise ModelError(
+                        f"forward() of {type(self._module).__name__} gives another result for the same batch behind another one: it keeps something from one "
+                        f"batch to the next, which no net does; --no-self-check compiles what it did the first time"
+                    )
+            name = counted.first_that_matters(lambda: _are_alike(first, self._results(inputs, *prepared)))
         if name:
             raise ModelError(
                 f"forward() counts in '{name}', and gives another result for the same batch when it has counted far: every batch would be trained as the "
                 f"first; make what changes an input, or constant; --no-self-check compiles what it did the first time"
             )
 
-    def _results(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """All that forward() returns."""
-        leaves = _pytree.tree_leaves(self._run(inputs))
-        return [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    def _results(
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        held: Mapping[str, nn.Parameter],
+        tables: Mapping[str, Table],
+        mode: LazyTables,
+    ) -> list[torch.Tensor]:
+        """All that forward() returns, and the gradients of a sum of it, whose weights are the same each time."""
+        mode.leaves.clear()
+        for parameter in held.values():
+            parameter.grad = None
+        leaves = [leaf for leaf in _pytree.tree_leaves(self._run(inputs)) if isinstance(leaf, torch.Tensor)]
+        generator = torch.Generator().manual_seed(0)
+        parts = [
+            (leaf.float() * torch.rand(leaf.shape, generator=generator)).sum()
+            for leaf in leaves
+            if leaf.requires_grad and leaf.is_floating_point()
+        ]
+        with suppress(RuntimeError):  # nobody asks for the gradient of each of them
+            torch.stack(parts).sum().backward()
+        found = [gradient for _, gradient in sorted(_gradients(held, tables, mode).items())]
+        gradients = [gradient.rows if isinstance(gradient, Rows) else gradient for gradient in found]
+        return [each.detach().clone() for each in (*leaves, *gradients)]
 
     def evaluated(self, values: Values, inputs: Mapping[str, torch.Tensor], captured: Captured) -> Evaluated:
         """What is scored in evaluation, and those of the heads that are there. Raises whatever the module raises."""
-        with self._prepared(values), in_evaluation(self._module), redirect_stdout(io.StringIO()), torch.no_grad():
+        with (
+            self._prepared(values),
+            in_evaluation(self._module),
+            redirect_stdout(io.StringIO()),
+            torch.no_grad(),
+            _padded_encoders(self._module) as padded,
+        ):
             outputs = self._run(inputs)
             if captured is self._captured and self._own and _returns_loss(outputs):
                 _, scores = pick_own(outputs, self._logit)
             else:
                 scores = pick(outputs, self._logit if captured is self._captured else captured.scored)
             told = [scores, *_heads_in(outputs, captured.heads).values()]
-            return Evaluated(torch.cat([each.reshape(-1).float().detach() for each in told]), drops=self._without.drops)
+            return Evaluated(
+                torch.cat([each.reshape(-1).float().detach() for each in told]),
+                drops=self._without.drops,
+                blanks=bool(padded),
+            )
 
     def _values_beside(self, values: Values) -> tuple[dict[str, Table], dict[str, torch.Tensor]]:
         """Values for all parameters: those of the net, and others for what the logit does not need."""
@@ -168,6 +207,24 @@ class TorchReference:
             for name, slots in self._slots.items():
                 for space, key in slots:
                     space[key] = self._parameters[name]
+
+
+@contextmanager
+def _padded_encoders(module: nn.Module) -> Iterator[list[nn.Module]]:
+    """The encoders that are told within which places are padding, and for which PyTorch would take its fast path, did nobody listen."""
+    found: list[nn.Module] = []
+
+    def note(encoder: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if (given[2] if len(given) > 2 else named.get("src_key_padding_mask")) is not None:
+            found.append(encoder)
+
+    encoders = [part for part in module.modules() if getattr(part, "use_nested_tensor", False)]
+    hooks = [part.register_forward_pre_hook(note, with_kwargs=True) for part in encoders]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _heads_in(returned: Any, names: Collection[str]) -> dict[str, torch.Tensor]:
