@@ -268,6 +268,21 @@ def test_a_launcher_that_is_killed_and_started_again_is_found_by_its_roles_and_t
     assert (counted(plan, elsewhere.run) == owed(elsewhere.run)).all()
 
 
+def suspended(pid: int) -> list[psutil.Process]:
+    """A process and all behind it, stopped, but for those that end meanwhile: one that was forked to write a checkpoint, and has."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    return family
+
+
+def resume(family: list[psutil.Process]) -> None:
+    for process in reversed(family):
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
 def test_a_host_that_is_back_behind_the_time_for_silence_joins_again(elsewhere: Elsewhere, plan: Path) -> None:
     launcher = elsewhere.launch(
         plan, DATA, *ENDLESS, "--checkpoint-seconds", "0.7", "--liveness-seconds", "3", "--retries", "3"
@@ -275,12 +290,9 @@ def test_a_host_that_is_back_behind_the_time_for_silence_joins_again(elsewhere: 
     roles = elsewhere.roles()
     wait_until_all_train(elsewhere.run, launcher, "trainer:0:0", "trainer:1:0")
     away = roles["trainer:1:0"]
-    family = [psutil.Process(away.pid), *psutil.Process(away.pid).children(recursive=True)]
-    for process in family:
-        process.suspend()
+    family = suspended(away.pid)
     wait_until(lambda: "the run goes on" in heard(launcher), launcher, "a silence")
-    for process in reversed(family):
-        process.resume()
+    resume(family)
     another_checkpoint(elsewhere.run, launcher)
     launcher.send_signal(signal.SIGINT)
     ended(launcher, 130)
@@ -416,14 +428,11 @@ def test_a_role_that_hangs_is_given_up_and_another_takes_its_place_for_good(else
     roles = elsewhere.roles()
     wait_until_all_train(elsewhere.run, launcher, "trainer:0:0", "trainer:1:0")
     hung = roles["trainer:1:0"]
-    family = [psutil.Process(hung.pid), *psutil.Process(hung.pid).children(recursive=True)]
-    for process in family:
-        process.suspend()
+    family = suspended(hung.pid)
     wait_until(lambda: "the run goes on" in heard(launcher), launcher, "a silence")
     roles["trainer:1:0"] = elsewhere.role("trainer:1:0")
     another_checkpoint(elsewhere.run, launcher)
-    for process in reversed(family):
-        process.resume()
+    resume(family)
     said = ended(hung, 1)
     assert "the launcher declines: it was silent for 3 s, and given up" in said
     assert "the launcher declines: trainer:1:0 is played by process" in last(said)
