@@ -41,7 +41,7 @@ _COLUMNS = ("column", "value")
 ReadVocabulary = Callable[[AnyPath, str], "Vocabulary"]  # of a file, that of a column
 
 
-class Grown(msgspec.Struct, frozen=True):
+class Lineage(msgspec.Struct, frozen=True):
     """What a file says of a column: the digest of its vocabulary, and those of the ones that it extends, the last one last."""
 
     digest: str
@@ -55,7 +55,7 @@ class Facts(msgspec.Struct, frozen=True):
     data: str = ""
     min_count: int = 1
     most: int = 0
-    columns: dict[str, Grown] = {}
+    columns: dict[str, Lineage] = {}
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class VocabularyFile:
     def __init__(self, path: AnyPath, *, with_counts: bool = False) -> None:
         """Raises DataError for what is none."""
         self._path = path
-        self.table, self._grown = _read(path, with_counts=with_counts)
+        self.table, self._lineages = _read(path, with_counts=with_counts)
 
     @property
     def columns(self) -> list[str]:
@@ -142,7 +142,7 @@ class VocabularyFile:
             found = vocabulary_of(pa.concat_arrays(values.chunks))
         except ValueError as error:
             raise DataError(f"{self._path}: column '{column}' {error}") from error
-        said = self._grown.get(column)
+        said = self._lineages.get(column)
         # Other tools may have written the values anew, in another order, and left the metadata as it was.
         return replace(found, extends=said.extends) if said and said.extends and said.digest == found.digest else found
 
@@ -151,7 +151,7 @@ class VocabularyFile:
         return self.table.filter(pc.equal(self.table["column"], column))
 
 
-def _read(path: AnyPath, *, with_counts: bool) -> tuple[pa.Table, Mapping[str, Grown]]:
+def _read(path: AnyPath, *, with_counts: bool) -> tuple[pa.Table, Mapping[str, Lineage]]:
     try:
         if not path.is_file():
             raise DataError(

@@ -5,6 +5,7 @@ of an earlier file, where it extends one.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from htrain.data.countable import Countable
 from htrain.data.counting import Counting, Counts, chosen, columns_of_ids
 from htrain.data.layout import Layout
 from htrain.data.malformed import Malformed
-from htrain.data.vocabulary import EMPTY, FACTS, FIRST, MOST_EXTENDED, Facts, Grown, VocabularyFile, vocabulary_of
+from htrain.data.vocabulary import EMPTY, FACTS, FIRST, MOST_EXTENDED, Facts, Lineage, VocabularyFile, vocabulary_of
 from htrain.errors import DataError
 from htrain.files import new_file
 
@@ -120,6 +121,7 @@ class _Earlier:
             raise DataError(f"{path}: {no_such_file(path)} (--extends): name the vocabulary that was counted before")
         self._path, self._file = path, VocabularyFile(path, with_counts=True)
         self.columns = self._file.columns
+        self._of = cache(self._file.of)
 
     @property
     def alike(self) -> list[list[str]]:
@@ -148,13 +150,13 @@ class _Earlier:
 
     def digest(self, column: str) -> str:
         """That of the vocabulary of a column. Raises DataError where a value is there twice."""
-        return self._file.of(column).digest
+        return self._of(column).digest
 
-    def line(self, column: str) -> tuple[str, ...]:
+    def lineage(self, column: str) -> tuple[str, ...]:
         """The digests of a column's vocabulary here, and of those that it extends."""
         if column not in self.columns:
             return ()
-        found = self._file.of(column)
+        found = self._of(column)
         return (*found.extends, found.digest)[-MOST_EXTENDED:]
 
 
@@ -250,7 +252,7 @@ def _write(out: Path, name: str, limits: Limits, earlier: _Earlier | None, count
     of_earlier = {c: earlier.rows(c) for c in earlier.columns if c not in counted} if earlier else {}
     each = {**of_earlier, **counted}
     grown = {
-        c: Grown(vocabulary_of(kept["value"].combine_chunks()).digest, earlier.line(c) if earlier else ())
+        c: Lineage(vocabulary_of(kept["value"].combine_chunks()).digest, earlier.lineage(c) if earlier else ())
         for c, kept in each.items()
     }
     facts = Facts(1, name, limits.min_count, limits.most, grown)

@@ -28,11 +28,7 @@ def rows_by_number(net: Net, inputs: Collection[str]) -> frozenset[str]:
 def rows_computed(net: Net, inputs: Collection[str]) -> list[str]:
     """What may have another row for a number as soon as some of these inputs have more of them, by its module: what is looked up by numbers that are computed
     of theirs, or by theirs and others, too; and weights that are looked up by theirs, and read in another way besides."""
-    numbers = _Numbers(net, inputs)
-    reached = set(inputs)
-    for op in net.ops:
-        if not reached.isdisjoint(op.inputs):
-            reached.update(op.outputs)
+    numbers, reached = _Numbers(net, inputs), _computed_of(net, inputs)
     found = []
     for table, ids in _asked(net).items():
         is_moved = {name in numbers.moved for name in ids}
@@ -46,6 +42,17 @@ def rows_computed(net: Net, inputs: Collection[str]) -> list[str]:
             if is_computed or (ids in numbers.moved and of in others):
                 found.append(net.parameters[of].whole if of in net.parameters else op.module)
     return list(dict.fromkeys(found))
+
+
+def _computed_of(net: Net, inputs: Collection[str]) -> set[str]:
+    """What is computed of numbers themselves: not what is looked up by them, nor by the answer to a question about them, as a place in a list by a mask of
+    its ids."""
+    reached = set(inputs)
+    for op in net.ops:
+        of = op.inputs[:1] if OPS[op.type].indexed else op.inputs
+        if op.type not in _LOOKUPS and not reached.isdisjoint(of):
+            reached.update(name for name in op.outputs if net.blobs[name].dtype != "bool")
+    return reached
 
 
 def columns_looked_up(net: Net, inputs: Collection[str]) -> dict[str, set[tuple[str, int]]]:
@@ -114,11 +121,19 @@ class _Numbers:
         if not self.answered.isdisjoint(op.inputs):
             self.answered.update(op.outputs)
         if is_known and dtypes in ({"bool"}, {"int64"}) and op.type not in _LOOKUPS:
-            try:
-                made = OPS[op.type].run(op, [self._values[name] for name in op.inputs], _BATCH)
-            except (RuntimeError, ValueError, IndexError):  # they are larger than any it was written for
-                return
-            self._values.update(zip(op.outputs, made, strict=True))
+            self._compute(op, [self._values[name] for name in op.inputs])
+        if OPS[op.type].indexed and not self._values.keys() & set(op.outputs) and op.inputs[0] in self._values:
+            # Wherever it is, what is picked of ids is one of them.
+            first = torch.zeros(_shape(net, op.inputs[1]), dtype=torch.int64)
+            self._compute(op, [self._values[op.inputs[0]], first])
+            self.answered.update(op.outputs)
+
+    def _compute(self, op: Op, inputs: Sequence[torch.Tensor]) -> None:
+        try:
+            made = OPS[op.type].run(op, inputs, _BATCH)
+        except (RuntimeError, ValueError, IndexError):  # they are larger than any it was written for
+            return
+        self._values.update(zip(op.outputs, made, strict=True))
 
     def _is_one_answer(self, op: Op) -> bool:
         """Whether an order holds for each number that may come, or for none, as that an id is below 0."""

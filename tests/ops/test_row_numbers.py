@@ -23,6 +23,7 @@ AS_THEY_COME: dict[str, Callable[[Ids, Ids], Ids]] = {
     "what is unknown in the place of some": lambda user, seen: torch.where(torch.rand(seen.shape) < 0.15, 1, seen),
     "turned": lambda user, seen: seen.flip(1),
     "sorted": lambda user, seen: seen.sort(1).values,
+    "the last one, by a mask": lambda user, seen: seen.gather(1, ((seen != 0).sum(1) - 1).unsqueeze(1)),
     "indexed": lambda user, seen: torch.where(seen < 0, seen + ROWS, seen),
 }
 COMPUTED: dict[str, Callable[[Ids, Ids], Ids]] = {
@@ -30,11 +31,11 @@ COMPUTED: dict[str, Callable[[Ids, Ids], Ids]] = {
     "one more": lambda user, seen: (seen + 1) % ROWS,
     "hashed": lambda user, seen: seen * 31 % ROWS,
     "half": lambda user, seen: seen // 2,
+    "half, by floats": lambda user, seen: (seen.float() * 0.5).long(),
     "the last row in the place of some": lambda user, seen: torch.where(torch.rand(seen.shape) < 0.15, ROWS - 1, seen),
     "the last row, by a product": lambda user, seen: (m := (seen == user[:, :1]).long()) * (ROWS - 1) + (1 - m) * seen,
     "the last of what is there": lambda user, seen: seen.clamp(max=ROWS - 1),
     "places": lambda user, seen: seen.argsort(1),
-    "a mask": lambda user, seen: (seen != 0).long(),
     "pairs": lambda user, seen: user[:, :1] * user[:, 1:2] % ROWS,
 }
 
@@ -128,7 +129,7 @@ def test_what_is_read_in_another_way_besides_is_not_known(what: str) -> None:
 
 
 class Places(nn.Module):
-    """Tables by places and by a dense number, and the last id of a list."""
+    """Tables by places, by a dense number and by a mask, and of a list the last id, the last vector and the two that score best."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,13 +138,18 @@ class Places(nn.Module):
             nn.Embedding(LENGTH, 4),
             nn.Parameter(torch.zeros(ROWS)),
         )
-        self.price = nn.Embedding(4, 4)
+        self.price, self.there = nn.Embedding(4, 4), nn.Embedding(2, 4)
 
     def forward(self, dense: torch.Tensor, seen: torch.Tensor, seen_length: torch.Tensor) -> torch.Tensor:
         last = seen.gather(1, (seen_length - 1).clamp(min=0).unsqueeze(1))
         price = self.price(torch.bucketize(dense[:, 0].contiguous(), torch.tensor([0.1, 0.5, 0.9])))
         of_list = (self.item(seen) + self.place(torch.arange(LENGTH))).sum(1)
-        return (of_list * self.item(last).squeeze(1) * price).sum(1) + self.bias[last[:, 0]]
+        hidden = self.item(seen)
+        scores = (hidden * of_list.unsqueeze(1)).sum(2).masked_fill(seen == 0, -9.0)
+        best = hidden.gather(1, scores.topk(2, 1).indices.unsqueeze(2).expand(-1, -1, 4)).sum(1)
+        at_end = hidden[torch.arange(len(seen)), (seen != 0).sum(1) - 1]
+        there = self.there((seen != 0).long()).sum(1)
+        return (of_list * self.item(last).squeeze(1) * price * best * at_end * there).sum(1) + self.bias[last[:, 0]]
 
 
 def test_places_prices_and_the_last_of_a_list_are_no_other_numbers() -> None:
@@ -153,3 +159,4 @@ def test_places_prices_and_the_last_of_a_list_are_no_other_numbers() -> None:
     plan = htrain.compile(Places(), cluster=this_machine(), example_inputs=inputs, self_check=False)
     assert rows_computed(plan.train, ["seen"]) == []
     assert rows_by_number(plan.train, ["seen"]) >= {"item.weight"}
+    assert "there.weight" not in rows_by_number(plan.train, ["seen"])

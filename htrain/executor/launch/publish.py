@@ -114,7 +114,7 @@ class Versions:
 
     def __init__(self, plan: Plan, wanted: Wanted, *, may_grow: bool = False) -> None:
         """Raises PublishError where the address cannot be listed, written and removed from: before anything is trained. `may_grow`: what was published there
-        may have less rows than the plan."""
+        may have fewer rows than the plan."""
         self._storage = storage_of(wanted.address)
         self._plan, self._full_every = plan, wanted.full_every
         self._wholes = wholes_of(plan)
