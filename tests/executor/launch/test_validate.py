@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from htrain.executor.launch import pulse, validate
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.validate import Validating, Validator
 from htrain.executor.record.kept import latest_checkpoint
+from htrain.executor.record.run_log import RunLog
+from htrain.executor.record.totals import RunTotals
 from htrain.executor.record.validations import VALIDATIONS, Validation, read_validations
 from htrain.executor.roles.coordination import RunResult
 from htrain.plan.plan import load_plan
@@ -315,16 +318,32 @@ def test_data_that_goes_away_ends_a_run_with_a_checkpoint(folder: Path, tmp_path
 def test_a_slow_validation_does_not_stop_training_and_the_next_is_of_the_newest(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen: list[Validation] = []
+    told: list[int] = []  # how many examples are trained, each time that the launcher says so
+    write, evaluate = RunLog.write, validate.evaluate
+
+    def writes(log: RunLog, totals: RunTotals, reports: dict[str, dict[str, Any]]) -> None:
+        told.append(totals.examples)
+        write(log, totals, reports)
+
     def slow(*given: Any, **named: Any) -> Any:
-        time.sleep(0.5)
+        before, deadline = len(told), time.monotonic() + 60
+        while len(seen) < 3 and (len(told) < before + 2 or told[-1] <= told[before] + 240):
+            assert time.monotonic() < deadline, told
+            time.sleep(0.01)
         return evaluate(*given, **named)
 
-    evaluate = validate.evaluate
+    def enough(found: Validation) -> bool:
+        seen.append(found)
+        return len(seen) == 3
+
+    monkeypatch.setattr(RunLog, "write", writes)
     monkeypatch.setattr(validate, "evaluate", slow)
-    result = train(folder, out=tmp_path / "run", epochs=8, valid=data(folder, "valid"), valid_every=80)
-    first, second = (each.examples for each in result.validations[:2])
-    assert second > first + 160
-    assert len(result.validations) < 8 * ROWS // 160
+    train(
+        folder, out=tmp_path / "run", epochs=10_000, valid=data(folder, "valid"), valid_every=80, on_validation=enough
+    )
+    assert len(seen) >= 3
+    assert all(after.examples > before.examples + 240 for before, after in pairwise(seen[:3]))
 
 
 MISUSES: dict[str, dict[str, Any]] = {
