@@ -85,8 +85,11 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     `model` may be on the meta device; it is left as it was. What forward() says about gradients is in the program
     (`htrain.frontend.gradient_rules`). Raises ModelError in one line when torch cannot capture it.
     """
+    apart = {
+        name: tensor.detach().clone() for name, tensor in example_inputs.items()
+    }  # one tensor, given for two inputs or kept by the model, would be one
     with _ONE_AT_A_TIME, sparse_constants(model), noted_lengths() as lines:
-        program = _exported_at_last(model, example_inputs)
+        program = _exported_at_last(model, apart)
     _name_inputs(program)
     program.graph_module.meta[OF_LENGTHS] = tuple(lines)
     return program

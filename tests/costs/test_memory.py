@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,8 +30,12 @@ from htrain.spec.options import Options
 from htrain.spec.tree import with_flags
 from htrain.tagging.workload import Ints, Workload, workload_of
 
-CAPTURED = Captured(small_dlrm(), {})
 Case = tuple[Net, Workload, Ints, dict[int, str], Cluster, Options]
+
+
+@cache
+def _captured() -> Captured:
+    return Captured(small_dlrm(), {})
 
 
 @st.composite
@@ -44,7 +49,7 @@ def cases(draw: st.DrawFn) -> Case:
     options = with_flags(
         batch_size=8, net_replicas=draw(st.integers(1, 3)), prefetch=draw(st.booleans()), dense_optimizer=optimizer
     )
-    net, units, fixed, _ = lowered(CAPTURED, cluster, options)
+    net, units, fixed, _ = lowered(_captured(), cluster, options)
     workload = workload_of(net, units, fixed, cluster, options)
     chance = random.Random(draw(st.integers(0, 1 << 30)))
     places = np.array([chance.choice(np.flatnonzero(row).tolist()) for row in workload.allowed], np.int64)
@@ -110,7 +115,7 @@ def test_a_centre_that_moves_by_blocks_has_two_numbers_more_for_each() -> None:
     for dense_sync in ("easgd", "bmuf"):
         cluster, options = Cluster(groups=3, dense_ps=1), with_flags(batch_size=8, dense_sync=dense_sync)
         held[dense_sync] = (
-            compile_net(CAPTURED, cluster, options, name="small", solver="rules").loads["dense_ps:0"].holds.weights
+            compile_net(_captured(), cluster, options, name="small", solver="rules").loads["dense_ps:0"].holds.weights
         )
     assert held["bmuf"] == 3 * held["easgd"]  # the weights, their momentum, and the sum of a round
 
@@ -119,7 +124,7 @@ def test_mapped_tables_take_no_memory_and_caches_take_the_trainers() -> None:
     def holds(device: str, **options: object) -> MemoryUse:
         cluster = Cluster(groups=2, group_ps=0, sparse_ps=1)
         return (
-            compile_net(CAPTURED, cluster, with_flags(batch_size=8, **options), name="small", solver="rules")
+            compile_net(_captured(), cluster, with_flags(batch_size=8, **options), name="small", solver="rules")
             .loads[device]
             .holds
         )  # type: ignore[arg-type]
@@ -149,7 +154,7 @@ def test_a_role_whose_process_does_not_fit_is_refused_under_every_solver(role: s
     cluster = Cluster(groups=2, trainers=2, group_ps=2, **{f"{role}_memory": memory})  # type: ignore[arg-type]
     for solver in ("rules", "greedy", "ilp", "cbc"):
         with pytest.raises(PlacementError, match=rf"raise {role}_memory$"):
-            compile_net(CAPTURED, cluster, Options(batch_size=8), name="small", solver=solver)  # type: ignore[arg-type]
+            compile_net(_captured(), cluster, Options(batch_size=8), name="small", solver=solver)  # type: ignore[arg-type]
 
 
 def with_memory(plan: Plan, role: str, memory: int) -> Plan:
@@ -191,7 +196,7 @@ def test_rows_have_marks_of_a_byte_wherever_tables_lie(
     for least in (1, 1 << 40):
         monkeypatch.setattr(footprint, "LEAST_MARKED_BYTES", least)
         cluster = Cluster(groups=2, group_ps=0, sparse_ps=1, sparse_ps_processes=processes, sparse_ps_cores=processes)
-        plan = compile_net(CAPTURED, cluster, options, name="small", solver="rules")
+        plan = compile_net(_captured(), cluster, options, name="small", solver="rules")
         held.append(plan.loads["sparse_ps:0"].holds.weights)
     rows = sum(p.shape[0] for p in plan.nets["train"].parameters.values() if p.kind == "table")
     assert rows == 90

@@ -1,5 +1,7 @@
 """Bags whose rows are pooled by their maximum are trained as by PyTorch, whichever of equal rows it takes."""
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,9 +37,13 @@ def test_a_maximum_is_trained_as_by_pytorch(options: dict[str, object]) -> None:
     assert [p.name for p in model.captured.net.parameters.values() if p.kind == "table"] == ["bags.weight"]
 
 
-_CAPTURED: dict[int | None, Captured] = {padding: capture(Pooled(padding_idx=padding), IDS) for padding in (None, 2)}
 _ROWS = st.lists(st.lists(st.integers(-1, 1), min_size=2, max_size=2), min_size=6, max_size=6)
 _BAGS = st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3), min_size=2, max_size=5)
+
+
+@cache
+def _captured(padding: int | None) -> Captured:
+    return capture(Pooled(padding_idx=padding), IDS)
 
 
 @settings(deadline=None, max_examples=60)
@@ -51,7 +57,7 @@ def test_of_equal_rows_the_one_is_stepped_that_pytorch_steps(
         module.bags.weight.copy_(torch.tensor(rows))
     dense = {name: p.detach() for name, p in module.named_parameters() if name != "bags.weight"}
     values = Values(dense, {"bags.weight": Table(6, module.bags.weight.detach())})
-    ours = Ours(_CAPTURED[padding], Options()).run(values, {"ids": ids}, torch.zeros(len(ids)))
+    ours = Ours(_captured(padding), Options()).run(values, {"ids": ids}, torch.zeros(len(ids)))
     nn.functional.binary_cross_entropy_with_logits(module(ids), torch.zeros(len(ids))).backward()  # type: ignore[no-untyped-call]
     found, wanted = ours.gradients["bags.weight"], module.bags.weight.grad
     assert isinstance(found, Rows)

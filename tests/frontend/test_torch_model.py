@@ -363,6 +363,24 @@ def test_an_lstm_whose_state_is_projected_has_two_widths(batch_first: bool) -> N
     check(Projected(), {"x": torch.rand(3, 7, 4)})
 
 
+def test_one_tensor_that_stands_for_two_inputs_or_for_what_the_model_keeps_is_an_input_of_its_own() -> None:
+    class Difference(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3, 3))
+            self.register_buffer("mean", torch.ones(3, 3))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            return ((x - y) * self.scale[:1] + self.mean[:1] - 2 * z).sum(1)
+
+    model, ones = Difference(), torch.ones(3, 3)
+    given = {"x": torch.randn(5, 3), "y": torch.randn(5, 3), "z": torch.randn(5, 3)}
+    wanted = model(**given)
+    for z in (ones, model.mean, model.scale):
+        net = capture(model, {"x": ones, "y": ones, "z": z}).net
+        torch.testing.assert_close(interpret(net, dict(model.state_dict()), given, 5), wanted)
+
+
 def test_several_outputs_want_a_choice() -> None:
     class Two(nn.Module):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:

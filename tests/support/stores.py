@@ -13,7 +13,6 @@ from typing import Any
 import boto3
 import pytest
 from fsspec import AbstractFileSystem
-from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
 
 BUCKET = "logs"
@@ -52,6 +51,8 @@ def s3_at(endpoint: str) -> Iterator[None]:
 @contextmanager
 def s3_store() -> Iterator[Bucket]:
     """A store with one bucket, which s3:// is within."""
+    from moto.server import ThreadedMotoServer  # half a second, for the few tests that want one  # noqa: PLC0415
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
