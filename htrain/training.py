@@ -43,7 +43,7 @@ def run(
     out: str | Path = "",
     resume: str | Path = "",
     or_resume: bool = False,
-    begin_with: str | Path = "",
+    begin_with: str | Path = "", grow: tuple[str, ...] = (),
     epochs: int = 1,
     hosting: Hosting | Elsewhere = "processes",
     deterministic: bool = False,
@@ -67,6 +67,8 @@ def run(
     a run, and goes on with it after whatever has ended it, the launcher's host included.
 
     A new run may `begin_with` the last checkpoint of another, of the same model: its weights, tables and optimizer states, whatever cluster it had.
+    Tables whose values come from a vocabulary that extends that run's may have more rows; so may the tables and weights that are said to `grow`, whose first
+    rows are that run's, as the user knows.
 
     `hosting` is `processes`, one per role, `threads` of this process, `mpi`, for a rank of mpiexec, or `ray`, for a task of Ray, with the cores and the memory
     that the plan gives it. As `htrain.Elsewhere(listen, secret=...)` it starts no roles, and waits until each has been started somewhere by `htrain role`.
@@ -93,7 +95,7 @@ def run(
     and PublishError for an address where nothing can be published, and, after a checkpoint, for a last version that could not be.
     """
     require_arguments(
-        "run", plan=plan, data=data, out=out, resume=resume, or_resume=or_resume, begin_with=begin_with, epochs=epochs, hosting=_checked(hosting),
+        "run", plan=plan, data=data, out=out, resume=resume, or_resume=or_resume, begin_with=begin_with, grow=grow, epochs=epochs, hosting=_checked(hosting),
         deterministic=deterministic, checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
         retries=retries, retry=retry, malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network,
         trainer_network=trainer_network, encrypt=encrypt, valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best,
@@ -107,26 +109,30 @@ def run(
     beside = Beside(validating, Wanted(publish, publish_every, publish_full_every))
     _require_use(validating, beside.published)
     _require_networks(hosting, network, trainer_network, encrypt=encrypt)
-    begin = _begin(out, resume, begin_with, or_resume=or_resume)
+    begin = _begin(out, resume, begin_with, grow, or_resume=or_resume)
     with begun_with("" if _goes_on(out, or_resume=or_resume) else begin_with) as beginning:
         settings = RunSettings(
             Path(plan), data, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
             checkpoint_seconds=checkpoint_seconds, deterministic=deterministic, malformed_share=malformed_share, workers=workers, network=network,
-            trainer_network=trainer_network, encrypts=encrypt, begin_with=beginning, retry=retry,
+            trainer_network=trainer_network, encrypts=encrypt, begin_with=beginning, grow=tuple(grow), retry=retry,
         )  # fmt: skip
         return run_plan(
             settings, beside=beside, hosting=hosting, begin=begin, retries=retries, num_threads=num_threads, console=console or Console(stderr=True),
         )  # fmt: skip
 
 
-def _begin(out: str | Path, resume: str | Path, begin_with: str | Path, *, or_resume: bool) -> Begin:
-    """How a run begins. Raises UsageError where it is not clear whether it is new."""
+def _begin(
+    out: str | Path, resume: str | Path, begin_with: str | Path, grow: tuple[str, ...], *, or_resume: bool
+) -> Begin:
+    """How a run begins. Raises UsageError where it is not clear whether it is new, or with what."""
     if or_resume and resume:
         raise UsageError("run: or_resume= is for out=: resume= goes on with a run that must be there")
     if bool(out) == bool(resume):
         raise UsageError("run: give either out=, a new run folder, or resume=, the folder of a run to go on with")
     if begin_with and resume:
         raise UsageError("run: begin_with= is for a new run: resume= goes on from the run's own checkpoint")
+    if grow and not begin_with:
+        raise UsageError("--grow has no effect without --begin-with: leave it out, or say with which run it begins")
     return "either" if or_resume else "resume" if resume else "new"
 
 

@@ -197,6 +197,13 @@ def compile_command(
     type=FilePath(),
     help="Begin with weights, tables and optimizer states of the last checkpoint of this run folder, of any cluster.",
 )
+@click.option(
+    "--grow",
+    multiple=True,
+    metavar="NAME",
+    help="A table or weight that may have more rows than in the run to --begin-with, since its first rows are that run's, and the others new; once for each. "
+    "Tables whose vocabulary extends that run's need no word.",
+)
 @click.option("--epochs", default=1, type=click.IntRange(1), help="Passes over the data. [default: 1]")
 @click.option("--threads", is_flag=True, help="All roles as threads of this process.")
 @click.option(

@@ -20,7 +20,8 @@ class RunSettings:
     `workers` are the threads of a PS that run ops, `auto` for one on each of its cores, as far as there are steps to serve.
     `checkpoint_seconds` is the time between two checkpoints, or `end` for none but the last. `stop_after_steps` ends every
     replica early. `begin_with` are the plan and the checkpoint of another run, or of this one with another cluster, whose parameters come in the place of
-    first values. `positions` are what trainers had read and trained where the run goes on; of epochs that another cluster has begun, of what it has `left`.
+    first values; those that are to `grow` may have fewer rows there. `positions` are what trainers had read and trained where the run goes on; of epochs that
+    another cluster has begun, of what it has `left`.
     Of the data an `extent` is read; all, where that has no files.
     `ops` are the files, and modules of packages, with ops of the user's own, which every process of the run loads. `serving` is what sparse PSs are told that
     have no trainers beside them, and serve workers from outside. `network` and `trainer_network` are those in which hosts reach each other, and trainers,
@@ -46,6 +47,7 @@ class RunSettings:
     stop_after_steps: int | None = None
     restore: str = ""
     begin_with: tuple[str, str] = ("", "")
+    grow: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     positions: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: tuple[Left, ...] = ()

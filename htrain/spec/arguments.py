@@ -46,7 +46,7 @@ _KINDS: Mapping[str, Any] = {
     "valid_top": Count, "top": Count, "checkpoint": Literal["last", "best"],
     "deterministic": bool, "at_random": bool, "python_lock": bool, "self_check": bool, "data": str, "label": str, "network": str, "trainer_network": str,
     "min_count": Count, "most": Annotated[int, Meta(ge=0, le=2**40)], "most_values": Annotated[int, Meta(ge=1000, le=2**40)],
-    "columns": tuple[str, ...], "rows": Count, "together": tuple[tuple[str, ...], ...],
+    "columns": tuple[str, ...], "grow": tuple[str, ...], "rows": Count, "together": tuple[tuple[str, ...], ...],
     "most_accesses": MostAccesses, "to": Literal["torch", "onnx", "tables"], "format": Literal["safetensors", "parquet", "npy"], "piece_rows": Count,
     "labels": dict[str, str], "table_splits": dict[str, int], "fc_splits": Literal["auto"] | dict[str, Split],
     "rules": str, "replica": str, "logit": str | int, "solver": Literal["rules", "greedy", "ilp", "cbc"],

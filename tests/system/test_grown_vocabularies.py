@@ -16,7 +16,7 @@ from whole_runs import WIDE_DEEP
 
 import htrain
 from htrain.data import open_data
-from htrain.errors import CheckpointError, DataError, PublishError
+from htrain.errors import CheckpointError, DataError, PublishError, UsageError
 from htrain.executor.launch.earlier import Earlier, beginning_of
 from htrain.executor.record.kept import latest_checkpoint
 from htrain.plan.plan import Plan, load_plan
@@ -299,3 +299,95 @@ def test_data_of_other_columns_is_told_as_before_and_what_is_not_read_may_differ
         begin = {"begin_with": tmp_path / "two"} if name == "three" else {}
         run = htrain.run(folder / "plan0", data=data, out=tmp_path / name, hosting="threads", **begin)
         assert run.totals.examples == 400
+
+
+class Catalogue(nn.Module):
+    """Which user comes next, of all that there are: their rows are looked up, and read as a whole."""
+
+    def __init__(self, users: int, seen: int) -> None:
+        super().__init__()
+        self.user, self.seen = nn.Embedding(users, 4), nn.EmbeddingBag(seen, 4, mode="sum")
+        self.prior = nn.Parameter(torch.zeros(users))
+
+    def forward(
+        self, sparse: torch.Tensor, seen: torch.Tensor, label: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        state = self.seen(seen) + self.user(sparse[:, 0])
+        scores = state @ self.user.weight.T + self.prior
+        return scores[:, 2], nn.functional.cross_entropy(scores, sparse[:, 0]) + 0 * label.sum()
+
+
+def catalogue_of(folder: Path, day: int, cluster: Cluster) -> Plan:
+    sizes = {item.name: item.rows[0] for item in open_data(data_of(folder, day)).schema.inputs}
+    example = {name: torch.ones(4, width, dtype=torch.long) for name, width in (("sparse", 2), ("seen", 3))}
+    options = with_flags(batch_size=20, dense_optimizer="adam", sparse_optimizer="adagrad", loss="own")
+    model = Catalogue(sizes["sparse"], sizes["seen"])
+    return htrain.compile(
+        model, cluster=cluster, example_inputs={**example, "label": torch.zeros(4)}, options=options, self_check=False
+    )
+
+
+def test_weights_grow_of_which_the_user_says_so(folder: Path, tmp_path: Path) -> None:
+    """Nothing shows that the rows of a weight which is read as a whole are those of the same values."""
+    catalogue_of(folder, 0, Cluster(groups=2, trainers=1, group_ps=1, sparse_ps=1)).save(tmp_path / "plan0")
+    plan = catalogue_of(folder, 1, Cluster(groups=1, trainers=1, group_ps=2, sparse_ps=1))
+    plan.save(tmp_path / "plan1")
+    htrain.run(tmp_path / "plan0", data=data_of(folder, 0), out=tmp_path / "a", hosting="threads", epochs=3)
+    said: dict[str, Any] = {"data": data_of(folder, 1), "out": tmp_path / "b", "hosting": "threads"}
+    said["begin_with"] = tmp_path / "a"
+    with pytest.raises(DataError, match=r"rows of 'user\.weight' may be .*, or say --grow user\.weight, where its"):
+        htrain.run(tmp_path / "plan1", **said)
+    with pytest.raises(CheckpointError, match=r"'prior' is of shape \[32\] there, .*; or say --grow prior, whose"):
+        htrain.run(tmp_path / "plan1", grow=("user.weight",), **said)
+    with pytest.raises(UsageError, match=r"--grow user: the plan has no such table or weight, but .*user\.weight"):
+        htrain.run(tmp_path / "plan1", grow=("user",), **said)
+    assert not (tmp_path / "b").exists()
+    earlier = Earlier(beginning_of(tmp_path / "a"))
+    htrain.export(tmp_path / "a", out=tmp_path / "a.safetensors", to="torch")
+    before, compared = load_file(tmp_path / "a.safetensors"), set()
+    for role in plan.cluster.roles:
+        parts = whole_role(plan, role)
+        parts.fill(tmp_path / "plan1")
+        first_values = {name: values.clone() for name, values in parts.store.items()}
+        parts.copy_from(earlier)
+        for name, values in parts.store.items():
+            parameter = plan.train.parameters.get(name)
+            owner = plan.train.parameters.get(parameter.of, parameter) if parameter else None
+            if parameter is None or owner is None or owner.whole not in ("user.weight", "prior") or not values.dim():
+                continue
+            known = USERS[0] + 2 - owner.first_row
+            assert torch.equal(values[known:], first_values[name][known:])
+            if parameter is owner:
+                wanted = before[owner.whole][owner.first_row : owner.first_row + len(values)]
+                assert torch.equal(
+                    values[:known],
+                    wanted[:, owner.first_column :][:, : values.shape[1]] if values.dim() > 1 else wanted,
+                )
+            else:
+                assert values[:known].any(), "a state of Adam"
+            compared.add(name)
+    assert len(compared) >= 6, compared
+    run = htrain.run(tmp_path / "plan1", grow=("user.weight", "prior"), publish=str(tmp_path / "versions"), **said)
+    assert run.totals.examples == 400
+
+
+def test_tables_grow_whose_ids_are_numbers_where_the_user_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = "".join(f"{k % 2} {k % 50}:1 {k * 7 % 50}:1\n" for k in range(100))
+    (tmp_path / "a.libfm").write_text(lines)
+    (tmp_path / "b.libfm").write_text(lines + "1 55:1 59:1\n")
+    data = {name: f"libfm:{tmp_path}/{name}.libfm?rows={rows}" for name, rows in (("a", 50), ("b", 60))}
+    for name in data:
+        htrain.compile(WIDE_DEEP, data=data[name], cluster=this_machine(), self_check=False).save(
+            tmp_path / f"plan-{name}"
+        )
+    htrain.run(tmp_path / "plan-a", data=data["a"], out=tmp_path / "run", hosting="threads")
+    tables = load_plan(tmp_path / "plan-b").tables
+    said: dict[str, Any] = {"data": data["b"], "begin_with": tmp_path / "run", "hosting": "threads"}
+    with pytest.raises(CheckpointError, match=" ".join(f"--grow {name}" for name in sorted(tables))):
+        htrain.run(tmp_path / "plan-b", out=tmp_path / "other", **said)
+    htrain.run(tmp_path / "plan-b", out=tmp_path / "other", grow=tuple(tables), **said)
+    assert f"{10 * len(tables)} rows more than there" in capfd.readouterr().err
+    with pytest.raises(UsageError, match="--grow has no effect without --begin-with"):
+        htrain.run(tmp_path / "plan-b", data=data["b"], out=tmp_path / "third", grow=tuple(tables), hosting="threads")

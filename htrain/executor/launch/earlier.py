@@ -7,13 +7,14 @@ another partition of the data makes no difference.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from htrain.data import Schema
-from htrain.errors import CheckpointError
+from htrain.errors import CheckpointError, UsageError
 from htrain.executor.launch.inputs import check_grown
 from htrain.executor.record.checkpoint import Manifest, read_manifest
 from htrain.executor.record.kept import latest_checkpoint
@@ -103,6 +104,10 @@ def _some(names: Sequence[str]) -> str:
     return f"'{names[0]}'" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
+def _to_grow(names: Collection[str]) -> str:
+    return " ".join(f"--grow {name}" for name in sorted(names))
+
+
 def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
@@ -145,17 +150,18 @@ class Earlier:
     def require(self, plan: Plan, may_grow: Collection[str] = ()) -> None:
         """Raises CheckpointError for a weight, a statistic or a table of a plan that is not here, or of another shape, but for those that `may_grow` more rows;
         and for padding that is not 0."""
-        wanted = {name: p for name, p in plan.train.parameters.items() if p.kind in self._kinds}
-        for name, shape in shapes_of(wanted).items():
+        wanted = shapes_of({name: p for name, p in plan.train.parameters.items() if p.kind in self._kinds})
+        for name, shape in wanted.items():
             if name not in self._pieces:
                 raise CheckpointError(
                     f"{self._name}: holds no '{name}', which the plan has: begin with a run of the same model"
                 )
             before = self._shapes[name]
             if before != shape and not (name in may_grow and _is_longer(before, shape)):
+                longer = [each for each, now in wanted.items() if _is_longer(self._shapes.get(each, ()), now)]
                 cure = (
                     ", or, in training, give the new rows to values that come behind those of that run (htrain data vocabulary --extends), in a table that is "
-                    "looked up by these alone"
+                    f"looked up by these alone; or say {_to_grow(set(longer) - set(may_grow))}, whose first rows are what they were in that run"
                 )
                 raise CheckpointError(
                     f"{self._name}: '{name}' is of shape {list(before)} there, the plan's of {list(shape)}: begin with a run of a model of the same size"
@@ -205,12 +211,18 @@ class Earlier:
                 )
         self._require_padding(plan)
 
-    def require_values(self, plan: Plan, data: str, schema: Schema) -> frozenset[str]:
-        """The tables and weights of a plan that may have more rows than here, since these are those of the same values. Raises DataError where rows and weights
-        are those of other values of `data`, by what is known of how it is read, than in the earlier run."""
+    def require_values(self, plan: Plan, data: str, schema: Schema, *, grow: Collection[str] = ()) -> frozenset[str]:
+        """The tables and weights of a plan that may have more rows than here, since these are those of the same values, as the data shows, or the user says of
+        those that are to `grow`. Raises DataError where rows and weights are those of other values of `data`, by what is known of how it is read, than in the
+        earlier run; UsageError for a name to `grow` that the plan has not."""
+        own = shapes_of(plan.train.parameters)
+        for name in grow:
+            if name not in own:
+                close = get_close_matches(name, own, 3) or list(own)[:3]
+                raise UsageError(f"--grow {name}: the plan has no such table or weight, but {', '.join(close)}")
         if self._data.files or self._data.meanings:  # servers of workers from outside do not know what these had
-            return check_grown(plan, data, schema, self._data, whose="of the run to begin with")
-        return frozenset()
+            return check_grown(plan, data, schema, self._data, whose="of the run to begin with", said=frozenset(grow))
+        return frozenset(grow)
 
     def copy_into(self, net: Net, parameter: Parameter, target: torch.Tensor, rows: Rows | None) -> None:
         """Give a parameter of an init net its values, where it is a weight, a table, or a state of one that is here and had the same

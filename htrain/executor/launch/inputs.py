@@ -135,20 +135,27 @@ def check_values(plan: Plan, name: str, found: Values, wanted: Values, *, whose:
     check_meanings(plan, name, found.meanings, wanted.meanings, whose=whose)
 
 
-def check_grown(plan: Plan, name: str, found: Schema, wanted: Values, *, whose: str) -> frozenset[str]:
+def check_grown(
+    plan: Plan, name: str, found: Schema, wanted: Values, *, whose: str, said: frozenset[str] = frozenset()
+) -> frozenset[str]:
     """The tables of a plan whose rows are those of the same values in data called `name` as in the data `whose`, as far as that has them: there may be more.
+    Of those that are `said` to be such, weights too, it is believed.
     Raises DataError as `check_values` does, but for vocabularies that extend those of that data; then for what may have another row for a value now."""
     check_vocabularies(name, found.vocabularies, wanted.vocabularies, whose=whose, extends=found.extends)
     check_meanings(plan, name, found.meanings, wanted.meanings, whose=whose)
     known = [item for item in found.names if _is_known(found.meanings.get(item, ()), wanted.meanings.get(item, ()))]
     grown = [item.name for item in found.inputs if _has_grown(item, wanted)]
     ids = [item.name for item in found.inputs if item.kind != "dense"]
-    if computed := rows_computed(plan.train, ids) if grown else []:
+    computed = [of for of in rows_computed(plan.train, ids) if of not in said] if grown else []
+    if computed:
+        is_models_own = any(each.whole == computed[0] for each in plan.train.parameters.values())
+        or_said = f", or say --grow {computed[0]}, where its first rows are what they were in that run, and the others are new"
         raise DataError(
             f"{name}: input '{grown[0]}' has more values than in the data {whose}, and rows of '{computed[0]}' may be those of others now, as they are not "
             "looked up by ids as they come, or not by these alone: give the vocabulary of that data, or look up each column in a table of its own"
+            + (or_said if is_models_own else "")
         )
-    return rows_by_number(plan.train, known)
+    return rows_by_number(plan.train, known) | said
 
 
 def _is_known(found: Sequence[tuple[str, str]], wanted: Sequence[tuple[str, str]]) -> bool:

@@ -97,8 +97,8 @@ class Tries:
         """To the end of the data. Raises what a run does; PeerLost once as many tries have failed; Interrupted where the user asks to stop."""
         if all(self._job.settings.begin_with):
             earlier = Earlier(Beginning(*self._job.settings.begin_with))
-            data = self._job.settings.data
-            earlier.require(self._job.plan, earlier.require_values(self._job.plan, data, schema_of(data, Extent())))
+            plan, data, grow = self._job.plan, self._job.settings.data, self._job.settings.grow
+            earlier.require(plan, earlier.require_values(plan, data, schema_of(data, Extent()), grow=grow))
             checkpoint = Path(self._job.settings.begin_with[1])
             is_own = checkpoint.parent.parent.resolve() == self._job.settings.run_folder.resolve()
             if news := earlier.news(self._job.plan) or ("" if is_own else f"begins with {checkpoint}"):
