@@ -1,6 +1,7 @@
 """Rates: fitted from timings whose truth is known, and measured here as far as a test can say anything about them."""
 
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from htrain.calibration import measure
 from htrain.calibration.cluster_file import cluster_yaml, write_cluster
 from htrain.calibration.measure import BATCHES, LAYERS, fit_gemm, measure_host
 from htrain.errors import ClusterError
@@ -68,3 +70,17 @@ def test_a_place_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path: Pa
     with pytest.raises(ClusterError, match=r"nowhere/cluster\.yaml: cannot be written: .*nowhere is not a folder$"):
         write_cluster(tmp_path / "nowhere" / "cluster.yaml", "groups: 1\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("budget", "calls"), [(1e-4, 2), (0.02, 5)])
+def test_what_takes_longer_than_its_time_is_measured_once_behind_a_first_call(budget: float, calls: int) -> None:
+    done: list[float] = []
+
+    def run() -> None:
+        began = time.thread_time()
+        while time.thread_time() - began < 0.01:
+            pass
+        done.append(time.thread_time() - began)
+
+    assert measure._seconds_of(run, budget) == pytest.approx(0.01, rel=0.5)
+    assert len(done) == calls

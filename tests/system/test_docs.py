@@ -17,9 +17,10 @@ CODE = [
 
 
 def commands_of(page: Path) -> list[str]:
-    """The indented `htrain ...` lines of a page, without their comments, with a hundredth of the rows of data and of tables."""
+    """The indented `htrain ...` lines of a page, without their comments, with a hundredth of the rows of data and of tables, and short measurements."""
     lines = [line.split(" #")[0].strip() for line in re.findall(r"^ {4}(htrain .*)$", page.read_text(), re.MULTILINE)]
     lines = [re.sub(r"--rows (\d+)00\b", r"--rows \1", line) for line in lines]
+    lines = [re.sub(r"--seconds \d+", "--seconds 1", line) for line in lines]
     return [re.sub(r"\bcriteo:\w+\.tsv(?!\S*\brows=)(?=\s|$)", r"\g<0>?rows=1000", line) for line in lines]
 
 
