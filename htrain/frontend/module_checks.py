@@ -8,6 +8,7 @@ from torch.nn.modules import module as global_hooks
 from torch.nn.parameter import is_lazy
 
 from htrain.errors import ModelError
+from htrain.frontend.shared_memory import TrainedMemory
 
 _MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_backward_hooks", "_global_backward_pre_hooks")
@@ -22,7 +23,8 @@ def check_module(model: nn.Module) -> None:
             f"{what} has a hook on gradients, which htrain does not run: remove it, and write what it does as ops of forward()"
         )
     _check_norms(model)
-    _check_memory(model)
+    _check_layouts(model)
+    TrainedMemory(model).require_apart()
 
 
 def check_shapes(model: nn.Module) -> None:
@@ -56,25 +58,11 @@ def _hooks(model: nn.Module) -> Iterator[str]:
             yield f"parameter '{path}'"
 
 
-def _check_memory(model: nn.Module) -> None:
-    """Raises ModelError for parameters that share memory, which PyTorch steps twice and which here would be two weights, and for sparse ones."""
-    owners: dict[int, str] = {}
+def _check_layouts(model: nn.Module) -> None:
+    """Raises ModelError for a parameter that is a sparse tensor."""
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad or not parameter.numel():
-            continue
-        if parameter.layout != torch.strided:
+        if parameter.requires_grad and parameter.numel() and parameter.layout != torch.strided:
             raise ModelError(
                 f"parameter '{name}' is a sparse tensor that is trained: train its values, and make it of them in forward(), by "
                 f"torch.sparse_coo_tensor(places, values, size); one that stays as it is: register_buffer('{name}', ...)"
             )
-        other = owners.setdefault(_memory(parameter), name)
-        if other != name:
-            raise ModelError(
-                f"parameters '{other}' and '{name}' share memory but are two: to tie them, assign the one nn.Parameter to both modules"
-            )
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """A number that is the same for tensors in one piece of memory, also of the meta device."""
-    storage = tensor.untyped_storage()
-    return int(storage._cdata) if tensor.is_meta else int(storage.data_ptr())

@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 from torch.export import Dim, ExportedProgram, default_decompositions
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.modules import transformer
+from torch.nn.modules.batchnorm import _NormBase
 
 from htrain.errors import ModelError
 from htrain.frontend.batch_casts import symbolic_casts
@@ -28,6 +29,7 @@ from htrain.frontend.gradient_rules import GradientRules
 from htrain.frontend.keyed_features import captured_features
 from htrain.frontend.keyed_lookups import captured_lookups
 from htrain.frontend.known_values import KnownValues
+from htrain.frontend.listed_parameters import ListedParameters
 from htrain.frontend.masks import ChangedMaskError, SameMasks
 from htrain.frontend.packed_sequences import noted_lengths, padded_sequences
 from htrain.frontend.quiet import quiet
@@ -141,11 +143,13 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
         name: {0: Dim(f"{name}_count", min=2, max=_LARGEST) if is_bag(name, example_inputs) else batch}
         for name in example_inputs
     }
-    guards = Guards()
+    guards, listed = Guards(), ListedParameters(model)
     try:
         with (
             unchanged(model),
             _without_memory(model),
+            _norms_named_once(model),
+            _unseeded(),
             whole_bags(),
             whole_user_ops(),
             symbolic_lengths(),
@@ -157,7 +161,7 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
             noted_guards() as guards,
             quiet(),
         ):
-            program, known = _traced(model, example_inputs, shapes)
+            program, known = _traced(model, example_inputs, shapes, listed)
             if guards.by_values:
                 raise _ByValuesError(f"{_cannot(model)}: {_ANOTHER_WAY}{guards.by_values[0]}")
             moved = without_writes(program)
@@ -182,7 +186,7 @@ def _scripted(model: nn.Module) -> str:
 
 
 def _traced(
-    model: nn.Module, example_inputs: Mapping[str, torch.Tensor], shapes: Mapping[str, Any]
+    model: nn.Module, example_inputs: Mapping[str, torch.Tensor], shapes: Mapping[str, Any], listed: ListedParameters
 ) -> tuple[ExportedProgram, KnownValues]:
     """What torch makes of a module whose functions are followed. Raises ModelError for what cannot be followed, and torch's own errors."""
     with (
@@ -196,6 +200,7 @@ def _traced(
         Formulas(),
         traced_functions(),
         KnownValues(model) as known,
+        listed,
     ):
         program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=dict(shapes), strict=False)
     return program, known
@@ -257,6 +262,54 @@ def _decompositions() -> dict:
         if hasattr(torch.ops.aten, packet):
             table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     return table
+
+
+@contextmanager
+def _norms_named_once(model: nn.Module) -> Iterator[None]:
+    """Within, a module with a batch norm that a model has under two names, as a tower of users and items, is registered under the first alone: torch traces no
+    program whose buffers change under two names. Where code finds it stays the same, but in containers."""
+    seen: set[int] = set()
+    moved: list[tuple[nn.Module, str, nn.Module]] = []
+    for owner in list(model.modules()):
+        for name, child in list(owner._modules.items()):
+            is_found = not isinstance(owner, nn.Sequential | nn.ModuleList | nn.ModuleDict)
+            if child is not None and id(child) in seen and is_found and _has_norm(child):
+                moved.append((owner, name, child))
+            seen.add(id(child))
+    orders = [(owner._modules, dict(owner._modules)) for owner, _, _ in moved]
+    for owner, name, child in moved:
+        del owner._modules[name]
+        vars(owner)[name] = child
+    try:
+        yield
+    finally:
+        for owner, name, _ in moved:
+            vars(owner).pop(name, None)
+        for modules, before in orders:
+            modules.clear()
+            modules.update(before)
+
+
+def _has_norm(module: nn.Module) -> bool:
+    return any(isinstance(part, _NormBase) for part in module.modules())
+
+
+@contextmanager
+def _unseeded() -> Iterator[None]:
+    """Within, who seeds what torch draws by is refused: a net draws other numbers for each batch."""
+    before = torch.manual_seed
+
+    def seeded(seed: int) -> torch.Generator:
+        raise ModelError(
+            f"forward() calls torch.manual_seed({seed}), and would draw the same for each batch, where a net draws anew: draw it once, in __init__, and "
+            "register it as a buffer"
+        )
+
+    torch.manual_seed = seeded
+    try:
+        yield
+    finally:
+        torch.manual_seed = before
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from htrain.frontend.heads import with_heads
 from htrain.frontend.indexed_tables import write_lookups
 from htrain.frontend.known_values import MOST_BYTES
 from htrain.frontend.module_checks import check_module
+from htrain.frontend.shared_memory import TrainedMemory
 from htrain.frontend.torch_export import ASSERTED, OF_LENGTHS, SUPPOSED, export, is_bag
 from htrain.frontend.translation import PickedShapeError, Translation, dtype_name, static_value
 from htrain.frontend.unwritten import UNWRITTEN
@@ -290,15 +291,22 @@ def _declare_inputs(
         **dict(model.named_buffers(remove_duplicate=False)),
     }
     declared: dict[int, str] = {}
+    memory = TrainedMemory(model)
     for node in (n for n in program.graph.nodes if n.op == "placeholder"):
         spec = specs[node.name]
         if spec.kind == InputKind.USER_INPUT:
             translation.declare_input(node)
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             translation.static[node] = _constant(program, str(spec.target))
+            if node.users:
+                memory.require_beside(
+                    translation.static[node], "a tensor that forward() reads of an attribute, or of a list,"
+                )
         elif held and getattr(held.parameters.get(str(spec.target)), "kind", "") == "statistic":
             translation.parameter(node, held.parameters[str(spec.target)])
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            if node.users and not state[str(spec.target)].requires_grad:
+                memory.require_beside(state[str(spec.target)], f"'{spec.target}'")
             _declare_parameter(
                 translation, node, str(spec.target), tensor=state[str(spec.target)], declared=declared, values=values
             )

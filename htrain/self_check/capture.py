@@ -120,6 +120,8 @@ def _check_given(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -
             "compile: an nn.Module needs example_inputs: a tensor for each argument of forward(), the batch first"
         )
     _check_examples(example_inputs)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ModelError(f"the model is of torch.jit ({type(model).__name__}): give the nn.Module that it was made of")
     valueless = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if valueless:
         raise ModelError(
@@ -137,8 +139,7 @@ def _check_examples(example_inputs: Mapping[str, torch.Tensor]) -> None:
             if not isinstance(name, str):
                 raise UsageError(f"{told}: want the names of forward()'s arguments")
             continue
-        if not isinstance(value, torch.Tensor) or value.is_meta:
-            seen = "is on the meta device" if isinstance(value, torch.Tensor) else f"is a {type(value).__name__}"
+        if seen := _unusable(value):
             raise UsageError(f"{told} {seen}, want a tensor of the CPU, such as torch.from_numpy makes of an array")
         if not value.dim() or len(value) < _FEWEST:
             seen = f"has {len(value)} of it" if value.dim() else "has no dimension"
@@ -148,6 +149,15 @@ def _check_examples(example_inputs: Mapping[str, torch.Tensor]) -> None:
         first, size = first or name, size or len(value)
         if len(value) != size:
             raise UsageError(f"{told} has {len(value)} examples and '{first}' {size}: the first dimension is the batch")
+
+
+def _unusable(value: object) -> str:
+    """Why an example is no tensor that a batch has, in words; "" where it is one."""
+    if not isinstance(value, torch.Tensor):
+        return f"is a {type(value).__name__}"
+    if value.is_meta:
+        return "is on the meta device"
+    return "is a nested tensor" if value.is_nested else "" if value.layout == torch.strided else "is a sparse tensor"
 
 
 def _check_arguments(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:

@@ -80,6 +80,9 @@ class OnnxReference:
         """The file's outputs: it does the same in evaluation. Raises what the evaluator raises."""
         return Evaluated(self._outputs(values, inputs))
 
+    def check_follows(self, values: Values, later: Values, inputs: Mapping[str, torch.Tensor]) -> None:
+        """A graph keeps nothing."""
+
     def check_stateless(self, values: Values, inputs: Tensors, other: Tensors | None) -> None:
         """A file keeps nothing."""
 

@@ -120,6 +120,25 @@ class TorchReference:
                 f"first; make what changes an input, or constant; --no-self-check compiles what it did the first time"
             )
 
+    def check_follows(self, values: Values, later: Values, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Raises ModelError where forward() gives another result by `later` values of its parameters behind a pass by the first `values`: it keeps what it made
+        of these, which no net does. What it raises by one of them is not told."""
+        try:
+            with redirect_stdout(io.StringIO()):
+                with self._prepared(later) as prepared:
+                    wanted = self._results(inputs, *prepared)
+                with self._prepared(values) as before:
+                    self._results(inputs, *before)
+                    with self._prepared(later) as prepared:
+                        found = self._results(inputs, *prepared)
+        except Exception:  # the user's forward() may raise anything
+            return
+        if not _are_alike(wanted, found):
+            raise ModelError(
+                f"forward() of {type(self._module).__name__} keeps what it once made of its parameters, and gives another result when these have changed: here "
+                f"it would be made anew of each step's; make it in __init__ and register it as a buffer; --no-self-check compiles it so"
+            )
+
     def _results(
         self,
         inputs: Mapping[str, torch.Tensor],

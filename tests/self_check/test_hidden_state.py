@@ -197,3 +197,45 @@ def _without_fast_path(run: Callable[[], torch.Tensor]) -> torch.Tensor:
         return run()
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
+
+
+def near_the_first(model: Layered, x: torch.Tensor) -> torch.Tensor:
+    """Weights are to stay near those of the first batch."""
+    weight = next(model.parameters())
+    if not hasattr(model, "kept"):
+        model.kept = weight.detach().clone()
+    return x + (weight - model.kept).pow(2).sum()
+
+
+def normed_once(model: Layered, x: torch.Tensor) -> torch.Tensor:
+    return x * model.__dict__.setdefault("kept", {}).setdefault("norm", next(model.parameters()).detach().norm())
+
+
+@pytest.mark.parametrize("then", [near_the_first, normed_once])
+def test_what_is_kept_of_the_first_parameters_is_refused(then: Forward) -> None:
+    with pytest.raises(
+        ModelError, match=r"^forward\(\) of Layered keeps what it once made of its parameters, and gives"
+    ):
+        captured(then).compare(Options())
+
+
+def centred(model: Layered, x: torch.Tensor) -> torch.Tensor:
+    return x - x.mean(0) if len(x) > 1 else x
+
+
+def doubled(model: Layered, x: torch.Tensor) -> torch.Tensor:
+    return 2 * x if x.shape[0] == 1 else x
+
+
+def refused(model: Layered, x: torch.Tensor) -> torch.Tensor:
+    if len(x) < 2:
+        raise ValueError("too few\nfor a mean")
+    return x
+
+
+@pytest.mark.parametrize(("then", "is_told"), [(centred, True), (doubled, True), (refused, False)])
+def test_a_batch_of_one_example_that_is_another_matter_is_told_of(then: Forward, is_told: bool) -> None:
+    """Of one that PyTorch refuses there is nothing to tell."""
+    notes = captured(then).compare(Options()).notes
+    told = [note for note in notes if re.match(r"a batch of one example.* forward\(\) goes another way", note)]
+    assert len(told) == len(notes) == is_told
