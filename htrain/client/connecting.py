@@ -47,17 +47,20 @@ def connect(
         )
     if len(worker) > _LONGEST_NAME:
         raise UsageError(f"connect: worker: has {len(worker)} characters, want at most {_LONGEST_NAME}")
-    address, known = _found(str(where), token)
+    place = Path(where).resolve() if Path(where).is_dir() else str(where)  # a process may change its folder
     name = worker or f"{socket.gethostname()}:{os.getpid()}.{next(_number)}"
-    joined = Where(address, known, name, deadline_seconds, round_seconds)
-    return Tables(joined, capacity=capacity, gradient_scale=gradient_scale)
+
+    def find() -> Where:
+        address, known = _found(place, token)
+        return Where(address, known, name, deadline_seconds, round_seconds)
+
+    return Tables(find, capacity=capacity, gradient_scale=gradient_scale)
 
 
-def _found(where: str, token: str) -> tuple[str, str]:
+def _found(where: str | Path, token: str) -> tuple[str, str]:
     """The address of a server, and its token."""
-    folder = Path(where)
-    if folder.is_dir():
-        return _read(folder, token)
+    if isinstance(where, Path):
+        return _read(where, token)
     address = where.removeprefix("tcp://")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65535:

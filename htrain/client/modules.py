@@ -31,7 +31,7 @@ class HetEmbedding(nn.Module):
         self.padding_idx = _padding(padding_idx, found)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Raises DataError for an id out of range, PeerLost where a server does not answer."""
+        """Raises DataError for ids that are no tensor or out of range, PeerLost where a server does not answer, UsageError in a forked process."""
         rows, inverse = _rows(self.tables, self.table, ids, self.training)
         if self.padding_idx is None and rows.requires_grad and rows.device.type == "cpu" and self.tables.is_warm:
             taken: torch.Tensor = _Take.apply(rows, inverse)
@@ -68,7 +68,7 @@ class HetEmbeddingBag(nn.Module):
     def forward(
         self, ids: torch.Tensor, offsets: torch.Tensor | None = None, per_sample_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Of ids[n] with offsets[B], or of ids[B,L]. Raises DataError for an id out of range, PeerLost where a server does not answer."""
+        """Of ids[n] with offsets[B], or of ids[B,L]. Raises what `HetEmbedding.forward` does."""
         rows, inverse = _rows(self.tables, self.table, ids, self.training)
         padding = _place(self.padding_idx, ids, inverse)
         return F.embedding_bag(
@@ -102,7 +102,9 @@ class _Take(torch.autograd.Function):
 
 
 def _rows(tables: Tables, table: str, ids: torch.Tensor, training: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """rows[u,D] on the device of ids, and which of them each id has."""
+    """rows[u,D] on the device of ids, and which of them each id has. Raises DataError for ids that are no tensor."""
+    if not isinstance(ids, torch.Tensor):
+        raise DataError(f"table '{table}': ids are of type {type(ids).__name__}, want a tensor of integers")
     if training and torch.is_grad_enabled():
         lookup = tables.read(table, ids)
         return lookup.rows.to(ids.device), lookup.inverse.to(ids.device)

@@ -10,7 +10,7 @@ import torch
 
 from htrain.client.direct import DirectRows
 from htrain.client.warm_up import dedupe, dedupe_at_once, new_cache
-from htrain.errors import DataError, RunError
+from htrain.errors import DataError, UsageError
 from htrain.membership.served import ServedCache
 from htrain.sync.het.client import HetCache
 from htrain.sync.request import Request
@@ -84,9 +84,15 @@ class Side:
         return self._rows.unsent
 
     def settle(self, capacity: int | None) -> None:
-        """Hold rows from now on. Requires: nothing is open or asked for."""
+        """Hold rows from now on. Requires: nothing is open or asked for. Raises UsageError where there is no memory for so many."""
         if isinstance(self._rows, DirectRows):
-            cache = new_cache(self.served, self.served.capacity if capacity is None else capacity)
+            wanted = self.served.capacity if capacity is None else capacity
+            try:
+                cache = new_cache(self.served, wanted)
+            except (MemoryError, OverflowError, ValueError):  # of NumPy: no memory, no such number, no such array
+                raise UsageError(
+                    f"connect: capacity: there is no memory for a cache of {wanted} rows of {', '.join(self._first_keys)}: connect with a smaller one"
+                ) from None
             cache.take_over(self._rows.handed_over())
             for batch in self._batches:
                 cache.announce(batch.keys)
@@ -210,18 +216,24 @@ class Side:
 
     # -- what is written ---------------------------------------------------------------------------------------------
 
-    def scale(self, scale: float) -> None:
-        """Multiply the gradients of all open lookups by `scale`. Raises RunError where one is not finite then."""
+    def scale(self, scale: float) -> list[str]:
+        """Multiply the gradients of all open lookups by `scale`. The names of tables that have a row whose gradient is not finite then.
+
+        What gradients were computed from, in a backward pass with create_graph, is let go.
+        """
+        unusable: set[str] = set()
         for each in self._opens:
             if each.rows.grad is None:
                 continue
-            if scale != 1:
-                each.rows.grad = each.rows.grad * scale
-            if not np.isfinite(float(each.rows.grad.sum())):
-                times = "" if scale == 1 else f", times {scale:g},"
-                raise RunError(
-                    f"gradients of {', '.join(self._first_keys)}{times} are not finite: train with smaller rates"
-                )
+            gradient = each.rows.grad.detach()
+            each.rows.grad = gradient if scale == 1 else gradient * scale
+            if not np.isfinite(float(each.rows.grad.sum())):  # finite ones may sum to one that is not
+                unusable |= self._tables_of(each.keys[~torch.isfinite(each.rows.grad).all(1).numpy()])
+        return [table.name for table in self.served.tables if table.name in unusable]
+
+    def _tables_of(self, keys: Ids) -> set[str]:
+        tables = self.served.tables
+        return {t.name for t in tables if ((keys >= t.first_key) & (keys < t.first_key + t.rows)).any()}
 
     def step(self) -> None:
         """Write the gradients of all open lookups."""

@@ -1,8 +1,9 @@
 """The tables of a plan, for a worker outside of it: what modules read, what a step writes (HET 3)."""
 
+import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal
@@ -15,25 +16,31 @@ from htrain.client.direct import DirectRows
 from htrain.client.link import Link, Where
 from htrain.client.rows import Lookup, Side
 from htrain.client.warm_up import WarmUp
-from htrain.errors import DataError, PeerLost, RunError
+from htrain.errors import DataError, PeerLost, RunError, UsageError
 from htrain.membership.served import Served, ServedCache, ServedTable
 from htrain.sync.request import Request
 from htrain.sync.territory import Ids
 
 _UNSENT_SECONDS = 1.0  # between two counts of what is not sent
 _MOST_OPEN = 1000
+_UNANSWERED = "a request of this worker has not been answered"
 Given = torch.Tensor | np.ndarray
 
 
 class Tables:
-    """The tables behind one plan's caches, as one worker has them. For one thread.
+    """The tables behind one plan's caches, as one worker has them. For one thread of one process: in one that was forked, all but `close` raises UsageError.
 
     A training step reads rows by `HetEmbedding` and `HetEmbeddingBag`, any number of times, and ends with `step`, which writes their gradients. A batch that
     was announced is asked for while the one before computes, and all of its tables at once.
     """
 
-    def __init__(self, where: Where, *, capacity: int | None, gradient_scale: float | Literal["mean"]) -> None:
-        self._where = where
+    def __init__(
+        self, find: Callable[[], Where], *, capacity: int | None, gradient_scale: float | Literal["mean"]
+    ) -> None:
+        """`find` says where to join, now and whenever this worker joins anew."""
+        self._process = os.getpid()
+        self._find = find
+        self._where = where = find()
         self._capacity = capacity
         self._scale = gradient_scale
         self._link = Link(where)
@@ -45,7 +52,8 @@ class Tables:
         self._under_way = 0  # rows whose updates were sent, and not answered
         self._is_due = False  # a round: a step has been written, and nothing asked since
         self._counted = time.monotonic()
-        self._closed = self._is_broken = False
+        self._closed = False
+        self._broken = ""  # what was broken off in the middle, where something was
         self._may_be_unsent = False
         self.steps = 0
 
@@ -58,6 +66,7 @@ class Tables:
 
     def place_of(self, table: str) -> tuple[ServedCache, ServedTable]:
         """Where a table is. Raises DataError for one that is not served."""
+        self._require_own_process()
         return self._link.served.place_of(table)
 
     @property
@@ -80,7 +89,8 @@ class Tables:
         return not any(side.is_direct for side in self._sides.values())
 
     def warm(self, seconds: float = 120.0) -> None:
-        """Wait until the loops of caches are compiled. Raises RunError where they cannot be, or it takes longer."""
+        """Wait until the loops of caches are compiled. Raises RunError where they cannot be, or it takes longer; UsageError for a capacity without memory."""
+        self._require_own_process()
         if not self._warm_up.wait(seconds):
             raise RunError(
                 f"the loops of caches are not compiled after {seconds:g} s: {self._warm_up.error or 'try again'}"
@@ -140,7 +150,11 @@ class Tables:
         return lookups[0]
 
     def look(self, table: str, ids: torch.Tensor | np.ndarray) -> torch.Tensor:
-        """rows[n,D] of ids[n] as the servers have them, updates of this worker included; nothing is cached, nothing will be trained."""
+        """rows[n,D] of ids[n] as the servers have them; nothing is cached, nothing will be trained.
+
+        Between steps this worker's updates are sent first, and are in them. Between a lookup and its step they are not: those that it has not sent are missing,
+        with a staleness of 0 none. Raises DataError for an id out of range, PeerLost where a server does not answer.
+        """
         self._require_open()
         cache, found = self.place_of(table)
         flat = _flat(ids, found)
@@ -151,7 +165,7 @@ class Tables:
         parts = [cache.held_at(place, distinct + found.first_key) for place in range(len(cache.devices))]
         keys[cache.name] = [held for _, held in parts]
         rows = np.empty((distinct.size, cache.width), np.float32)
-        with self._talking():
+        with self._whole(_UNANSWERED):
             seen = self._link.look(keys)[cache.name]
         rows[np.concatenate([places for places, _ in parts])] = np.concatenate(seen)
         return torch.from_numpy(rows[inverse.reshape(-1)])
@@ -159,19 +173,19 @@ class Tables:
     def step(self, scale: float = 1.0) -> None:
         """Write the gradients of all rows that were read since the last step, as optimizer.step() does those of weights; times `scale`.
 
-        Rows without a gradient are let go. Raises RunError for gradients that are not finite, `scale` included; they are let go, too.
+        Rows without a gradient are let go. Raises RunError for gradients that are not finite, `scale` included; they are let go, too, whatever is raised.
         """
         self._require_open()
-        scale *= self._gradient_scale()
+        scale = float(scale) * self._gradient_scale()
         try:
             self._come_to_round()  # of the step before, where this one has looked nothing up
-            for side in self._sides.values():
-                side.scale(scale)
-        except RunError:
+            self._scale_gradients(scale)
+        except BaseException:
             self._let_go()
             raise
-        for side in self._sides.values():
-            side.step()
+        with self._whole("a step of this worker was broken off"):
+            for side in self._sides.values():
+                side.step()
         self._current, self._is_due, self._may_be_unsent = None, True, True
         self.steps += 1
         if time.monotonic() - self._counted > _UNSENT_SECONDS:
@@ -189,6 +203,7 @@ class Tables:
 
     def step_after(self, optimizer: torch.optim.Optimizer) -> None:
         """Have every step of an optimizer followed by one of the tables."""
+        self._require_own_process()
         optimizer.register_step_post_hook(lambda *_: self.step())
 
     def flush(self) -> None:
@@ -210,11 +225,11 @@ class Tables:
     # -- coming and going --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Send what was not sent, and leave. Without a step, what was read is let go."""
-        if self._closed:
+        """Send what was not sent, and leave. Without a step, what was read is let go. In a process that was forked nothing is done."""
+        if self._closed or self._is_elsewhere:
             return
         try:
-            if self._is_broken:
+            if self._broken:
                 return
             self._let_go()
             if self._link.is_waiting:
@@ -230,24 +245,29 @@ class Tables:
     def rejoin(self) -> int:
         """Join anew, with empty caches: after a server was started again, or the lease has run out. How many rows had updates that are lost.
 
-        What was announced is forgotten. Raises what `connect` does, and RunError where another plan is served now.
+        A worker that has joined by a folder joins where its servers are now. What was announced is forgotten.
+        Raises what `connect` does, and RunError where another plan is served now.
         """
-        lost, before = self.unsent, self.served
-        self._is_broken = True
+        self._require_own_process()
+        lost = self.unsent
+        self._broken = self._broken or "this worker has not joined anew"
         self._link.drop()
-        self._link = Link(self._where)
-        if self.served != before:
-            self._link.leave()
+        self._where = self._find()
+        link = Link(self._where)
+        if link.served != self.served:
+            link.leave()
             raise RunError(
-                f"{self._where.address}: serves another plan now ({self.served.model}, digest {self.served.plan[:12]}): connect anew"
+                f"{self._where.address}: serves another plan now ({link.served.model}, digest {link.served.plan[:12]}): connect anew"
             )
+        self._link = link
         self._sides = self._new_sides()
         self._announced.clear()
-        self._current, self._closed, self._is_broken, self._may_be_unsent = None, False, False, False
+        self._current, self._closed, self._broken, self._may_be_unsent = None, False, "", False
         self._is_due, self._under_way = False, 0
         return lost
 
     def __enter__(self) -> "Tables":
+        self._require_own_process()
         return self
 
     def __exit__(
@@ -256,9 +276,9 @@ class Tables:
         if kind is None:
             self.close()
             return
-        if self._closed:
+        if self._closed or self._is_elsewhere:
             return
-        if not self._is_broken and not self.served.is_synchronous:
+        if not self._broken and not self.served.is_synchronous:
             with suppress(RunError):  # what goes wrong here would hide what went wrong before
                 self.close()
         self._closed = True
@@ -289,11 +309,29 @@ class Tables:
             side.let_go()
         self._current = None
 
+    def _scale_gradients(self, scale: float) -> None:
+        unusable = [table for side in self._sides.values() for table in side.scale(scale)]
+        if unusable:
+            times = "" if scale == 1 else f", times {scale:g},"
+            raise RunError(
+                f"gradients of {', '.join(unusable)}, summed for each row{times or ','} are not finite: train with smaller rates"
+            )
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this is a copy of a worker in a process that was forked: its threads are not here, its connections are another's."""
+        return os.getpid() != self._process
+
+    def _require_own_process(self) -> None:
+        if self._is_elsewhere:
+            raise UsageError(f"these tables belong to process {self._process}: connect() in this one, {os.getpid()}")
+
     def _require_open(self) -> None:
+        self._require_own_process()
         if self._closed:
             raise PeerLost("this worker has left its servers: connect anew")
-        if self._is_broken:
-            raise PeerLost("a request of this worker has not been answered: tables.rejoin() begins anew with its rows")
+        if self._broken:
+            raise PeerLost(f"{self._broken}: tables.rejoin() begins anew with its rows")
 
     @property
     def _is_open(self) -> bool:
@@ -306,12 +344,12 @@ class Tables:
         return any(side.lookups for side in self._sides.values())
 
     @contextmanager
-    def _talking(self) -> Iterator[None]:
+    def _whole(self, else_said: str) -> Iterator[None]:
         """What ends in the middle, by an error or by the user, leaves a worker that must join anew."""
         try:
             yield
         except BaseException:
-            self._is_broken = True
+            self._broken = else_said
             raise
 
     def _settle(self) -> None:
@@ -360,12 +398,12 @@ class Tables:
         sides = self._sides.items()
         all_requests = {name: requests[name] if name in requests else side.outgoing() for name, side in sides}
         self._under_way += sum(int(each.counts[0]) for parts in all_requests.values() for each in parts)
-        with self._talking():
+        with self._whole(_UNANSWERED):
             self._link.ask(all_requests, in_round=in_round)
 
     def _answers(self) -> dict[str, Sequence[Any]]:
         """What servers have answered; caches that had asked for nothing take theirs here."""
-        with self._talking():
+        with self._whole(_UNANSWERED):
             answers = self._link.answers()
         self._under_way = 0
         for name in answers.keys() - self._asked:

@@ -86,10 +86,10 @@ def dedupe(ids: Ids) -> tuple[Ids, Ids]:
 
 
 def summed(gradients: torch.Tensor, inverse: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """sums[num_rows,D] of gradients[n,D] by inverse[n]. Compiled."""
+    """sums[num_rows,D] of gradients[n,D] by inverse[n], without what they were computed from. Compiled."""
     loops = import_module("htrain.ops.sparse_loops")
-    flat = gradients.reshape(len(inverse), -1).contiguous().numpy()
-    return torch.from_numpy(loops.take_rows_gradient(flat, inverse.numpy(), num_rows))
+    each = gradients.detach().contiguous().numpy()
+    return torch.from_numpy(loops.take_rows_gradient(each, inverse.numpy(), num_rows))
 
 
 def dedupe_at_once(ids: Ids) -> tuple[Ids, Ids]:

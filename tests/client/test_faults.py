@@ -3,13 +3,15 @@
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 import zmq
 from attacks import fuzzed
-from serving import Kind, Serve
+from serving import TOKEN, Kind, Serve
 
 from htrain.client import link as client_link
 from htrain.client.connecting import connect
@@ -17,6 +19,7 @@ from htrain.client.modules import HetEmbedding
 from htrain.client.tables import Tables
 from htrain.errors import PeerLost, RunError, UsageError
 from htrain.membership.messages import Ask, Beat, Join, Leave, Look, Refused, encode, from_server
+from htrain.membership.served import FILE, Address
 from htrain.membership.sockets import Caller
 from htrain.sync.request import Request
 
@@ -276,9 +279,7 @@ def test_servers_that_were_started_again_are_gone_on_with_by_a_rejoin() -> None:
         ports = servers.ports
         servers.end()
         with pytest.raises(PeerLost, match=r"127.0.0.1:\d+ did not answer within 1 s: is 'htrain serve' running there"):
-            Tables(
-                tables._where.__class__(tables._where.address, "word", "x", 1.0, 9.0), capacity=None, gradient_scale=1.0
-            )
+            connect(tables._where.address, token="word", deadline_seconds=1.0)
         servers.begin(ports)
         with pytest.raises(PeerLost, match=r"the server was started anew; tables.rejoin\(\) begins anew"):
             train(tables, 4)
@@ -289,6 +290,54 @@ def test_servers_that_were_started_again_are_gone_on_with_by_a_rejoin() -> None:
         train(tables, 4)
         tables.close()
     np.testing.assert_allclose(servers.table("a")[:5, 0], [0, -0.1, 0, 0, -0.1], rtol=1e-6)
+
+
+def publish(servers: Serve, folder: Path, token: str = TOKEN) -> None:
+    """As `htrain serve` does in its run folder."""
+    first, *others = (f"tcp://127.0.0.1:{port}" for port in servers.ports)
+    (folder / FILE).write_bytes(msgspec.json.encode(Address(first, token, tuple(others))))
+
+
+def test_servers_that_were_started_again_elsewhere_are_found_by_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its whole path: the worker may have changed its own folder. One that has joined by an address asks there."""
+    with Serve(TABLE) as servers:
+        publish(servers, tmp_path)
+        monkeypatch.chdir(tmp_path.parent)
+        tables = connect(tmp_path.name, deadline_seconds=1.0)
+        by_address = servers.connect("by address", deadline_seconds=1.0)
+        monkeypatch.chdir("/")
+        train(tables, 1)
+        tables.flush()
+        before = servers.ports
+        servers.end()
+        with pytest.raises(PeerLost, match=f"{before[0]}.* did not answer within 1 s"):
+            tables.rejoin()
+        with pytest.raises(PeerLost, match=r"has not joined anew: tables.rejoin\(\) begins anew with its rows"):
+            train(tables, 2)
+        servers.begin()
+        assert servers.ports[0] != before[0]
+        publish(servers, tmp_path)
+        assert tables.rejoin() == 0
+        train(tables, 2)
+        tables.close()
+        with pytest.raises(PeerLost, match=f"{before[0]}.* did not answer within 1 s"):
+            by_address.rejoin()
+        (tmp_path / FILE).unlink()
+        with pytest.raises(UsageError, match=r"holds no serving\.json: is 'htrain serve' running there\?"):
+            tables.rejoin()
+    np.testing.assert_allclose(servers.table("a")[:4, 0], [0, -0.1, -0.1, 0], rtol=1e-6)
+
+
+def test_a_rejoin_to_another_plan_is_refused_however_often_it_is_asked_for(tmp_path: Path) -> None:
+    with Serve(TABLE) as servers, Serve({"other": TABLE["a"]}) as others:
+        publish(servers, tmp_path)
+        tables = connect(tmp_path)
+        publish(others, tmp_path)
+        for _ in range(2):
+            with pytest.raises(RunError, match=r"serves another plan now \(model, digest digest\): connect anew"):
+                tables.rejoin()
 
 
 def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_applied_twice(

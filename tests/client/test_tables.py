@@ -15,7 +15,7 @@ from torch import nn
 
 from htrain.client.modules import HetEmbedding, HetEmbeddingBag
 from htrain.client.tables import Tables
-from htrain.errors import DataError, PeerLost, RunError
+from htrain.errors import DataError, PeerLost, RunError, UsageError
 
 ROWS, WIDTH = {"a": 60, "b": 45, "wide": 60}, {"a": 4, "b": 4, "wide": 1}
 Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
@@ -287,6 +287,10 @@ def test_what_cannot_be_says_what_and_what_to_do() -> None:
             embedding(torch.tensor([0, 60]))
         with pytest.raises(DataError, match=r"table 'a': ids are float32, want integers"):
             embedding(torch.tensor([0.5]))
+        for wrong, kind in (([1, 2], "list"), (np.array([1]), "ndarray")):
+            for module in (embedding, HetEmbeddingBag(tables, "a"), HetEmbedding(tables, "a").eval()):
+                with pytest.raises(DataError, match=f"table 'a': ids are of type {kind}, want a tensor of integers"):
+                    module(wrong)
         with pytest.raises(DataError, match=r"no table 'c' is served; there are wide, a, b"):
             HetEmbedding(tables, "c")
         embedding(torch.tensor([1]))
@@ -297,7 +301,7 @@ def test_what_cannot_be_says_what_and_what_to_do() -> None:
         with pytest.raises(DataError, match="with other ids than were announced"):
             embedding(torch.tensor([4]))
         (embedding(torch.tensor([3])) * torch.inf).sum().backward()
-        with pytest.raises(RunError, match="gradients of a, b are not finite"):
+        with pytest.raises(RunError, match="gradients of a, summed for each row, are not finite"):
             tables.step()
         assert embedding(torch.empty(0, dtype=torch.int64)).shape == (0, 4)
         tables.step()
@@ -317,7 +321,8 @@ def test_a_scale_that_makes_gradients_infinite_is_refused_and_no_row_is_written(
     with Serve(arrays, Kind(staleness=staleness)) as servers, servers.connect() as tables:
         embedding = HetEmbedding(tables, "a")
         (10 * embedding(torch.tensor([3, 50])).sum()).backward()
-        with pytest.raises(RunError, match=r"gradients of a, b, times \S+, are not finite: train with smaller rates"):
+        said = r"gradients of a, summed for each row, times \S+, are not finite: train with smaller rates"
+        with pytest.raises(RunError, match=said):
             tables.step(scale)
         embedding(torch.tensor([3])).sum().backward()
         tables.step(scale=0.5)
@@ -325,6 +330,162 @@ def test_a_scale_that_makes_gradients_infinite_is_refused_and_no_row_is_written(
         expected = arrays["a"].copy()
         expected[3] -= servers.kind.lr * 0.5
         np.testing.assert_allclose(servers.table("a"), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+def test_gradients_are_refused_by_the_row_that_has_none_that_is_finite(staleness: int) -> None:
+    """Those of a row are summed: that may overflow where each is finite. Those of several rows, whose sum would, are not."""
+    arrays = tables_of()
+    with Serve(arrays, Kind(staleness, lr=1e-38)) as servers, servers.connect() as tables:
+        a, b, wide = (HetEmbedding(tables, name) for name in ("a", "b", "wide"))
+        ids = torch.arange(8)
+
+        def backward(scale: float, *more: torch.Tensor) -> None:
+            (a(ids).sum() + b(ids).sum() + wide(ids).sum()).backward()
+            (scale * torch.cat([each.sum().reshape(1) for each in more])).sum().backward()
+
+        backward(3e38, b(torch.tensor([5, 5])))
+        with pytest.raises(RunError, match=r"^gradients of b, summed for each row, are not finite"):
+            tables.step()
+        backward(3e38, b(torch.tensor([5, 5])), wide(torch.tensor([3, 3])), wide(torch.tensor([4, 4])))
+        with pytest.raises(RunError, match=r"^gradients of wide, b, summed for each row, are not finite"):
+            tables.step()
+        (1e38 * a(ids)).sum().backward()
+        tables.step()
+        tables.flush()
+        np.testing.assert_allclose(servers.table("a")[:8], arrays["a"][:8] - 1, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(servers.table("b"), arrays["b"])
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0)])
+def test_no_ids_are_looked_up_and_trained_as_by_torch(shape: tuple[int, ...], warm: bool, staleness: int) -> None:
+    ids, some = torch.empty(shape, dtype=torch.int64), torch.tensor([[2, 3], [3, 50]])
+    weights = torch.from_numpy(tables_of()["a"])
+    reference = nn.Embedding.from_pretrained(weights.clone(), freeze=False)
+    with Serve(tables_of(), Kind(staleness, lr=1.0)) as servers, servers.connect() as tables:
+        if warm:
+            tables.warm()
+        embedding = HetEmbedding(tables, "a")
+        for looked_up in ((ids,), (ids, some), (some, ids), (ids,)):
+            for each in looked_up:
+                seen, wanted = embedding(each), reference(each)
+                assert seen.shape == wanted.shape
+                (seen**2).sum().backward()
+                (wanted**2).sum().backward()
+            tables.step()
+            with torch.no_grad():
+                reference.weight -= reference.weight.grad
+                reference.weight.grad = None
+        tables.announce({"a": [ids, some]})
+        embedding(ids).sum().backward()
+        embedding(some).detach()
+        tables.step()
+        assert embedding.eval()(ids).shape == (*shape, 4)
+        tables.flush()
+        torch.testing.assert_close(torch.from_numpy(servers.table("a")), reference.weight.detach())
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_without_ids_are_those_of_torch(mode: str, staleness: int) -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    weights = torch.from_numpy(tables_of()["b"])
+    reference = nn.EmbeddingBag.from_pretrained(weights.clone(), freeze=False, mode=mode)
+    with Serve(tables_of(), Kind(staleness, lr=1.0)) as servers, servers.connect() as tables:
+        tables.warm()
+        bag = HetEmbeddingBag(tables, "b", mode=mode)  # type: ignore[arg-type]
+        for given in ((none, torch.zeros(3, dtype=torch.int64)), (none, none), (none.reshape(0, 4),)):
+            seen, wanted = bag(*given), reference(*given)
+            torch.testing.assert_close(seen, wanted)
+            seen.sum().backward()
+            tables.step()
+        tables.flush()
+        np.testing.assert_array_equal(servers.table("b"), tables_of()["b"])
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+def test_gradients_that_have_a_graph_of_their_own_are_trained_as_others(warm: bool, staleness: int) -> None:
+    ids = torch.tensor([3, 3, 5, 59])
+    reference = nn.Embedding.from_pretrained(torch.from_numpy(tables_of()["a"].copy()), freeze=False)
+    sgd = torch.optim.SGD(reference.parameters(), 0.1)
+    with Serve(tables_of(), Kind(staleness, lr=0.1)) as servers, servers.connect() as tables:
+        if warm:
+            tables.warm()
+        embedding = HetEmbedding(tables, "a")
+        for number in range(8):
+            for each in (embedding, reference):
+                each(ids).pow(2).sum().backward(create_graph=number % 2 == 0)
+            tables.step(0.5 if number % 4 == 0 else 1)
+            if number % 4 == 0:
+                reference.weight.grad = reference.weight.grad / 2
+            sgd.step()
+            reference.weight.grad = None
+        tables.flush()
+        torch.testing.assert_close(torch.from_numpy(servers.table("a")), reference.weight.detach())
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+def test_a_step_that_raises_lets_go_and_one_that_is_broken_off_asks_for_a_rejoin(
+    staleness: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has read would be held for ever, and without staleness could not be asked for again."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Serve(tables_of(), Kind(staleness, lr=1.0)) as servers, servers.connect() as tables:
+        tables.warm()
+        embedding, ids = HetEmbedding(tables, "a"), torch.tensor([1, 2])
+        for broken in ("scale", "step"):
+            embedding(ids).sum().backward()
+            with monkeypatch.context() as patch:
+                patch.setattr(tables._sides["cache_4"], broken, stop)
+                with pytest.raises(KeyboardInterrupt):
+                    tables.step()
+            if broken == "step":
+                with pytest.raises(PeerLost, match=r"a step of this worker was broken off: tables.rejoin\(\) begins"):
+                    embedding(ids)
+                assert tables.rejoin() == 0
+            embedding(ids).sum().backward()
+            tables.step()
+            tables.flush()
+        np.testing.assert_allclose(servers.table("a")[1:3], tables_of()["a"][1:3] - 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("staleness", "wanted"), [(0, 2), (100, 1)])
+def test_a_look_inside_of_a_step_is_without_what_has_not_been_sent(staleness: int, wanted: int) -> None:
+    """The first step's update has been sent by a look between steps; the second's has not, but where there is no staleness."""
+    ids = torch.tensor([3])
+    with Serve(tables_of(), Kind(staleness, lr=1.0)) as servers, servers.connect() as tables:
+        tables.warm()
+        embedding = HetEmbedding(tables, "a")
+
+        def moved() -> float:
+            return float(tables_of()["a"][3, 0] - tables.look("a", ids)[0, 0])
+
+        for number in range(2):
+            embedding(ids).sum().backward()
+            tables.step()
+            if not number:
+                assert moved() == pytest.approx(1)
+        embedding(torch.tensor([50]))
+        assert moved() == pytest.approx(wanted)
+        tables.skip()
+        assert moved() == pytest.approx(2)
+
+
+@pytest.mark.parametrize("capacity", [10**15, 10**19, 10**30])
+def test_a_cache_that_memory_does_not_hold_is_told_by_its_capacity(capacity: int) -> None:
+    with Serve(tables_of(), Kind(3)) as servers, servers.connect(capacity=capacity) as tables:
+        for _ in range(2):
+            with pytest.raises(
+                UsageError, match=f"connect: capacity: .* cache of {capacity} rows of wide: connect with"
+            ):
+                tables.warm()
 
 
 @pytest.mark.parametrize("policy", ["light-lfu", "lfu", "lru"])
