@@ -38,7 +38,7 @@ def test_replicas_are_within_the_bound_whoever_comes_and_goes(staleness: int) ->
     which it may be read again, and that of the step which then reads it."""
     random = np.random.default_rng(staleness)
     with Serve(
-        {"a": np.zeros((ROWS, 2), np.float32)}, Kind(staleness, capacity=12, lr=1.0), lease_seconds=1.0
+        {"a": np.zeros((ROWS, 2), np.float32)}, Kind(staleness, capacity=12, lr=1.0), lease_seconds=10.0
     ) as servers:
         workers = [servers.connect(f"w{number}") for number in range(3)]
         history, written = [], np.zeros(ROWS)
