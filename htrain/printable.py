@@ -1,6 +1,8 @@
 """Text from outside, made fit for a terminal: names in files, paths, messages of libraries may hold what moves a cursor or hides a line."""
 
+import shlex
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +32,11 @@ def one_line(text: str) -> str:
     line = printable(" ".join(text.split()))
     half = LONGEST_LINE // 2
     return line if len(line) <= LONGEST_LINE else f"{line[:half]} [...] {line[-half:]}"
+
+
+def as_word(path: str | Path) -> str:
+    """A path as a word of a command that a message shows, to be pasted: quoted for the shell where that would read it otherwise."""
+    return shlex.quote(str(path))
 
 
 def outlasting_its_reader(console: "Console") -> "Console":

@@ -32,7 +32,8 @@ def serve(
     that is free. `auto` is 127.0.0.1, or with `resume` where it was. Where to join, and with what token, stands in `serving.json` of the run folder. A worker
     that is not heard for `lease_seconds` is a member no more. `resume` goes on from the last checkpoint of a folder, `begin_with` from the tables of a run of
     the same model.
-    Raises PlanError for a plan without such caches, CheckpointError, UsageError for what cannot start, PeerLost when a server has died.
+    Raises PlanError for a plan without such caches, CheckpointError, UsageError for what cannot start, RunError where nothing can listen, PeerLost when a
+    server has died.
     """
     require_arguments(
         "serve", plan=plan, out=out, resume=resume, begin_with=begin_with, lease_seconds=lease_seconds, checkpoint_seconds=checkpoint_seconds,

@@ -6,7 +6,7 @@ from typing import Literal
 from htrain.errors import UsageError
 from htrain.executor.launch.forward import load_trained
 from htrain.executor.launch.predict import Prediction, predict_run
-from htrain.executor.record.run_folder import plan_of
+from htrain.executor.record.run_folder import plan_of, plan_of_tables
 from htrain.exporting.export import Exported, export_onnx, export_tables, export_torch
 from htrain.spec.arguments import require_arguments
 from htrain.spec.cluster import cores_here
@@ -64,6 +64,7 @@ def export(
     `onnx`: an ONNX file of the forward pass in standard ops, for any batch size. Its inputs have the model's names; its outputs are `score`, what
     `htrain.predict` writes, for the loss bce `logit` besides, and the model's heads. Weights of more than 1.5 GB are in `OUT.data` beside it.
     `tables`: a new folder with the rows of each table in files of a `format`, at most `piece_rows` rows each, and `index.json`, which lists them.
+    Tables that were served, without a model around them, can be written so, too.
 
     `plan` where the run's plan has moved; `replica` says whose dense parameters, `center` or `group:N`. What is written appears whole or not at all, over
     nothing but an older file of the kind that htrain wrote.
@@ -84,7 +85,8 @@ def export(
     if to != "tables" and (format, piece_rows) != (_FORMAT, _PIECE_ROWS):
         raise UsageError(f"export: format= and piece_rows= have no effect with to='{to}': they are of tables")
     folder = Path(run_folder)
-    trained = load_trained(plan_of(folder, plan), folder, replica, checkpoint)
+    plan_folder = plan_of_tables(folder, plan) if to == "tables" else plan_of(folder, plan)
+    trained = load_trained(plan_folder, folder, replica, checkpoint)
     if to == "torch":
         return export_torch(trained, Path(out))
     if to == "onnx":

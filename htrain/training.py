@@ -15,7 +15,7 @@ from htrain.executor.launch.publish import Wanted
 from htrain.executor.launch.run import Begin, Hosting, run_plan
 from htrain.executor.launch.tries import Beside
 from htrain.executor.launch.validate import OnValidation, Validating
-from htrain.executor.record.run_folder import began, plan_of
+from htrain.executor.record.run_folder import began, plan_of, refuse_served
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
@@ -110,7 +110,7 @@ def run(
     _require_use(validating, beside.published)
     _require_networks(hosting, network, trainer_network, encrypt=encrypt)
     begin = _begin(out, resume, begin_with, grow, or_resume=or_resume)
-    with begun_with("" if _goes_on(out, or_resume=or_resume) else begin_with) as beginning:
+    with begun_with(_earlier(out, begin_with, or_resume=or_resume)) as beginning:
         settings = RunSettings(
             Path(plan), data, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
             checkpoint_seconds=checkpoint_seconds, deterministic=deterministic, malformed_share=malformed_share, workers=workers, network=network,
@@ -136,9 +136,13 @@ def _begin(
     return "either" if or_resume else "resume" if resume else "new"
 
 
-def _goes_on(out: str | Path, *, or_resume: bool) -> bool:
-    """Whether a run goes on from a checkpoint of its own, whatever has become of the run that it began with."""
-    return or_resume and began(Path(out)) == "checkpoint"
+def _earlier(out: str | Path, begin_with: str | Path, *, or_resume: bool) -> str | Path:
+    """The run to begin with; none where it goes on from a checkpoint of its own, whatever has become of the one that it began with. Raises CheckpointError for
+    a folder in which tables were served, which has none of a model's other weights."""
+    if not begin_with or (or_resume and began(Path(out)) == "checkpoint"):
+        return ""
+    refuse_served(Path(begin_with))
+    return begin_with
 
 
 def _require_use(validating: Validating, wanted: Wanted) -> None:

@@ -12,6 +12,7 @@ from htrain.decoding import from_json
 from htrain.errors import DataError, UsageError
 from htrain.files import place_to_write, read_file, write_file
 from htrain.ops.cache_rates import Rates
+from htrain.printable import as_word
 from htrain.spec.cluster import Cluster
 from htrain.spec.options import Options
 
@@ -94,7 +95,9 @@ def _read(path: Path) -> _File:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     except msgspec.DecodeError as error:
-        raise DataError(f"{path}: is no file of rates ({error}): make one with htrain advise --rates {path}") from error
+        raise DataError(
+            f"{path}: is no file of rates ({error}): make one with htrain advise --rates {as_word(path)}"
+        ) from error
     if known.version != VERSION:
         raise DataError(f"{path}: is of version {known.version}, this htrain reads {VERSION}: run htrain advise again")
     return known

@@ -20,6 +20,7 @@ from htrain.cli.flags import (
     training_flags,
 )
 from htrain.cli.progress import Progress
+from htrain.printable import as_word
 from htrain.spec.settings import MOST_ACCESSES
 
 
@@ -104,9 +105,11 @@ def advise(
         rates_file.write_rates(rates, advice)
     if html:
         pages.write_advice_page(advice, html)
-    with_rates = f" --rates {rates}" if rates and advice.saves else ""
+    with_rates = f" --rates {as_word(rates)}" if rates and advice.saves else ""
     written = (
-        [f"{out}: use it with: htrain compile {model} --data {data} --cluster {out}{with_rates} ..."] if out else []
+        [f"{out}: use it with: htrain compile {model} --data {data} --cluster {as_word(out)}{with_rates} ..."]
+        if out
+        else []
     )
     written += [f"{html}: open it in a browser"] if html else []
     report = import_module("htrain.report.advice")

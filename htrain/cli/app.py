@@ -49,6 +49,7 @@ from htrain.cli.trained import export
 from htrain.cli.trained import predict as predict_scores
 from htrain.errors import UsageError
 from htrain.executor.launch.environment import role_environment
+from htrain.printable import as_word
 from htrain.spec.settings import BestBy, EarlyStop, MostRetries, ValidEvery
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def compile_command(
     plan.save(out)
     for note in plan.notes:
         tell(f"note: {note}")
-    text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {out}"
+    text = f"{out}: {len(plan.nets)} nets, {len(plan.tables)} tables, predicted {plan.predicted_eps:,.0f} EPS; look at it with: htrain show {as_word(out)}"
     put(
         {
             "plan": str(out),
@@ -388,7 +389,7 @@ def put_result(result: "RunResult", run_folder: Path, as_json: bool) -> None:
     if totals.malformed:
         left_out = import_module("htrain.data.malformed").left_out
         text += f"; {left_out(totals.malformed, totals.malformed_example)}"
-    text += f"; ended early: {result.stopped}; go on with --resume {run_folder}" if result.stopped else ""
+    text += f"; ended early: {result.stopped}; go on with --resume {as_word(run_folder)}" if result.stopped else ""
     tables = import_module("htrain.executor.record.measured").measured_text(result.measured)
     to_dict = import_module("htrain.executor.record.validations").to_dict
     put(

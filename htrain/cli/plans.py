@@ -10,6 +10,7 @@ import click
 from msgspec import to_builtins
 
 from htrain.cli.flags import FilePath, PlanCommand, json_flag, put, require_alone
+from htrain.printable import as_word
 from htrain.spec.tree import document_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ def _plan_and_run(plan: Path, run: Path | None) -> tuple[Path, Path | None]:
     require_alone(f"the run folder {plan}", "net", "run")
     found = Path(record.read_record(plan).plan)
     if not import_module("htrain.plan.folder").is_plan(found):
-        raise click.ClickException(f"{plan}: its plan is not at {found} any more: htrain show PLAN --run {plan}")
+        raise click.ClickException(
+            f"{plan}: its plan is not at {found} any more: htrain show PLAN --run {as_word(plan)}"
+        )
     return found, plan
 
 

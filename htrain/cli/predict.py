@@ -26,6 +26,7 @@ from htrain.cli.flags import (
     training_flags,
     workers_flag,
 )
+from htrain.printable import as_word
 from htrain.spec.cluster import NUMBERS
 from htrain.spec.settings import Workers
 
@@ -211,6 +212,6 @@ def calibrate(
     files.write_cluster(out, files.cluster_yaml(cluster, comment))
     put(
         {"cluster": str(out), **document},
-        f"{text}\n{out}: use it with: htrain compile MODEL --cluster {out} ...".lstrip(),
+        f"{text}\n{out}: use it with: htrain compile MODEL --cluster {as_word(out)} ...".lstrip(),
         as_json,
     )

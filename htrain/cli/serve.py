@@ -66,8 +66,10 @@ def serve(
         os.environ.update(role_environment(1))
         import_module("htrain.executor.launch.supervisor").fork_supervisor(documents())
     result = htrain.serve(plan, out=out or "", resume=resume or "", begin_with=begin_with or "", **settings)
-    put(
-        {"checkpoint": str(result.checkpoint), "seconds": result.train_seconds},
-        f"served for {result.train_seconds:.0f} s; checkpoint {result.checkpoint}",
-        as_json,
-    )
+    document = {"checkpoint": str(result.checkpoint), "seconds": result.train_seconds}
+    text = f"served for {result.train_seconds:.0f} s; checkpoint {result.checkpoint}"
+    try:
+        put(document, text, as_json)
+        documents().flush()
+    except BrokenPipeError:  # all is saved, though who read the beginning of its output has gone long since
+        os.dup2(os.open(os.devnull, os.O_WRONLY), documents().fileno())

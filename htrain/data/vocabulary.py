@@ -33,6 +33,7 @@ from htrain.data.values import texts
 from htrain.decoding import from_json
 from htrain.errors import DataError
 from htrain.jit import njit
+from htrain.printable import as_word
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2  # rows of a table
 FACTS = b"htrain.vocabulary"  # in the metadata of a file
@@ -155,7 +156,7 @@ def _read(path: AnyPath, *, with_counts: bool) -> tuple[pa.Table, Mapping[str, L
     try:
         if not path.is_file():
             raise DataError(
-                f"{path}: {no_such_file(path)} (vocabulary): count one (htrain data vocabulary --out {path})"
+                f"{path}: {no_such_file(path)} (vocabulary): count one (htrain data vocabulary --out {as_word(str(path))})"
             )
         with path.open("rb") as file:
             opened = pq.ParquetFile(file, page_checksum_verification=True)

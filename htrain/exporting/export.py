@@ -10,7 +10,7 @@ from htrain.exporting.onnx_file import is_exported, write_onnx
 from htrain.exporting.safetensors_file import is_exported as is_exported_weights
 from htrain.exporting.safetensors_file import write_wholes
 from htrain.exporting.tables_folder import require_new, write_tables
-from htrain.exporting.wholes import Whole, load_wholes
+from htrain.exporting.wholes import Whole, load_tables, load_wholes
 from htrain.files import new_file, place_to_write
 from htrain.plan.plan import Plan
 
@@ -75,7 +75,7 @@ def export_tables(trained: Trained, out: Path, *, form: str, piece_rows: int) ->
     DataError for a folder that is there, or cannot be written.
     """
     require_new(out)
-    wholes = [whole for whole in load_wholes(trained).values() if whole.parameter.kind == "table"]
+    wholes = list(load_tables(trained).values())
     if not wholes:
         raise ModelError(f"{trained.plan.model}: has no embedding table: --to torch or --to onnx have its weights")
     try:

@@ -1,6 +1,6 @@
 """Weights and tables of a checkpoint as the model has them, whole, a block of rows at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,8 +73,16 @@ class Whole:
 
 def load_wholes(trained: Trained) -> dict[str, Whole]:
     """All weights, statistics and tables of a plan, by their names in the model. Raises CheckpointError."""
+    return _load(trained, {name: p for name, p in trained.plan.train.parameters.items() if is_models(p)})
+
+
+def load_tables(trained: Trained) -> dict[str, Whole]:
+    """The tables alone, which servers of tables have, too. Raises CheckpointError."""
+    return _load(trained, {name: p for name, p in trained.plan.train.parameters.items() if p.kind == "table"})
+
+
+def _load(trained: Trained, saved: Mapping[str, Parameter]) -> dict[str, Whole]:
     plan = trained.plan
-    saved = {name: p for name, p in plan.train.parameters.items() if is_models(p)}
     pieces = load_pieces(Layout.of(plan), saved, trained.folder, manifest=trained.manifest, replica=trained.replica)
     parts: dict[str, list[Parameter]] = {}
     for parameter in saved.values():

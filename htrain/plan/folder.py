@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from htrain.errors import PlanError
 from htrain.files import read_file, require_regular
+from htrain.printable import as_word
 from htrain.spec.yaml_file import parse_yaml
 
 HEADER = "plan.yaml"
@@ -90,7 +91,7 @@ def _instead_of(folder: Path) -> str:
     """What to do about a folder that is no plan's."""
     if (folder / "run.json").is_file():
         return "it is the folder of a run: name the plan that this was started with, which stands in its run.json"
-    return f"make one with 'htrain compile ... --out {'FOLDER' if folder.exists() else folder}'"
+    return f"make one with 'htrain compile ... --out {'FOLDER' if folder.exists() else as_word(folder)}'"
 
 
 def header_digest(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from htrain.data.packed_contents import PackedContents, PackedInput
+from htrain.printable import as_word
 
 _MOST_NAMES = 3  # of tables that are all named
 _LENGTHS = {"dense": "{:,} numbers", "ids": "{:,} columns", "padded": "at most {:,}", "bag": "{:,} in the mean"}
@@ -26,7 +27,7 @@ def _lines(contents: PackedContents) -> Iterator[str]:
     yield from (f"  {file.path}, {file.bytes:,} bytes: {_NOW[file.now]}" for file in contents.files)
     if any(file.now == "changed" for file in contents.files):
         again = f" --partition FILE of digest {contents.partition[:12]}" if contents.partition else ""
-        yield f"it is refused as data: pack it again (htrain data pack '{contents.uri}'{again} --out {contents.path})"
+        yield f"it is refused as data: pack it again (htrain data pack '{contents.uri}'{again} --out {as_word(contents.path)})"
     yield ""
     yield from _inputs(contents.inputs)
     if contents.partition:

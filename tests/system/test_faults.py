@@ -136,7 +136,7 @@ def test_a_run_that_has_no_checkpoint_yet_is_not_taken_for_one_that_has_ended(
     first = run("--out", str(folder), *ENDLESS, "--checkpoint-seconds", "end")
     wait_until((folder / "run.json").exists, first, "a run in its folder")
     for folders in ({"out": folder}, {"out": folder, "or_resume": True}, {"resume": folder}):
-        with pytest.raises(CheckpointError, match=f"run: process {first.pid} on .* trains in it: wait for its end"):
+        with pytest.raises(CheckpointError, match=f"run: process {first.pid} on .* works in it: wait for its end"):
             htrain.run(small[0], data=small[1], **folders, hosting="threads")
     with pytest.raises(CheckpointError, match="holds no complete checkpoint yet: its run goes on: wait for the first"):
         htrain.evaluate(folder, data=small[1])

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import ddp_workers
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from forked import shared_commands
@@ -23,7 +25,8 @@ from whole_runs import HTRAIN, ROOT, Process, wait_until
 import htrain
 from htrain.client.connecting import connect
 from htrain.client.modules import HetEmbedding
-from htrain.errors import CheckpointError, PeerLost, PlanError, UsageError
+from htrain.errors import CheckpointError, PeerLost, PlanError, RunError, UsageError
+from htrain.exporting.tables_folder import FORMATS
 from htrain.plan.plan import load_plan
 from htrain.report.runs.folder import read_run
 from htrain.spec.tree import with_flags
@@ -180,6 +183,62 @@ def test_a_killed_worker_and_servers_that_are_started_again(page: Path) -> None:
     assert read_run(load_plan(page / "plan"), another).state.startswith("has served its tables to workers of their own")
 
 
+def exported(folder: Path) -> dict[str, torch.Tensor]:
+    """The tables of a folder that `htrain export --to tables` has written, in whatever files."""
+    readers = {
+        "safetensors": lambda path: load_file(path)["rows"],
+        "npy": lambda path: torch.from_numpy(np.load(path)),
+        "parquet": lambda path: torch.tensor(pq.read_table(path)["values"].to_pylist()),
+    }
+    index = json.loads((folder / "index.json").read_text())
+    return {
+        table["name"]: torch.cat([readers[index["format"]](folder / piece["file"]) for piece in table["pieces"]])
+        for table in index["tables"]
+    }
+
+
+def test_served_tables_are_exported_and_no_model_is_looked_for_around_them(page: Path, tmp_path: Path) -> None:
+    plan, folder = page / "plan", page / "runs" / "a b"
+    with serving(plan, folder) as served:
+        with connect(folder) as tables:
+            HetEmbedding(tables, "user")(torch.arange(20)).sum().backward()
+            tables.step()
+            tables.flush()
+            looked = {
+                f"{name}.weight": tables.look(name, torch.arange(tables.place_of(name)[1].rows))
+                for name in ("user", "item")
+            }
+        who = f"process {served.process.pid} on .* serves its tables: wait for its end, or stop it first"
+        with pytest.raises(CheckpointError, match=who):
+            htrain.serve(plan, resume=folder)
+        served.stop()
+    for form in FORMATS:
+        htrain.export(folder, to="tables", out=tmp_path / form, format=form, piece_rows=7)  # type: ignore[arg-type]
+        found = exported(tmp_path / form)
+        assert found.keys() == looked.keys()
+        for name, values in looked.items():
+            torch.testing.assert_close(found[name], values, rtol=0, atol=0)
+    cure = re.escape(f"or take them out: htrain export '{folder}' --to tables --out FOLDER") + "$"
+    said = rf"its tables were served, without a model around them: .* --begin-with '{folder}', {cure}"
+    for kind in ("torch", "onnx"):
+        for of in ("", plan):  # the plan has a model, its checkpoint has not
+            with pytest.raises(CheckpointError, match=said):
+                htrain.export(folder, to=kind, out=tmp_path / "model", plan=of)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=said):
+        htrain.run(plan, data="synthetic:?rows=10", out=tmp_path / "run", begin_with=folder)
+    assert not (tmp_path / "run").exists()
+
+
+def test_serving_ends_well_though_nobody_reads_what_it_prints(page: Path) -> None:
+    """As behind `| head -1`."""
+    with serving(page / "plan", page / "runs" / "unread") as served:
+        assert served.process.stdout
+        served.process.stdout.close()
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(60) == 0, served.told()
+    assert list(served.folder.glob("checkpoints/*/manifest.json"))
+
+
 @pytest.mark.parametrize(("optimizer", "workers"), [("sgd", 8), ("adagrad", 4)])
 def test_without_staleness_workers_of_ddp_follow_their_joint_batch(
     optimizer: str, workers: int, tmp_path: Path
@@ -235,6 +294,11 @@ def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:
             UsageError,
             "take the ports 65535 to 65536, the last of all",
         ),
+        (
+            {"out": tmp_path / "a", "listen": "192.0.2.1"},
+            RunError,
+            r"^cannot listen on tcp://192.0.2.1:\*: Cannot assign .*; choose another with --listen$",
+        ),
     ):
         with pytest.raises(error, match=said):
             htrain.serve(page / "plan", **arguments)  # type: ignore[arg-type]
@@ -268,10 +332,10 @@ def test_a_port_that_is_taken_is_said(page: Path, tmp_path: Path) -> None:
         words = ["serve", str(page / "plan"), "--out", str(folder), "--listen", f"127.0.0.1:{port}"]
         run = shared_commands().run(words, tmp_path, timeout=60)
         assert run.returncode == 1
-        assert re.search(
-            r"sparse_ps:0: cannot listen on tcp://127.0.0.1:\d+: Address already in use; choose another with --listen",
-            run.stderr,
+        assert run.stderr == (
+            f"htrain: cannot listen on tcp://127.0.0.1:{port}: Address already in use; choose another with --listen\n"
         )
+        assert not folder.exists(), "the same --out with another --listen is no folder of a run"
         began = time.monotonic()
         served.stop()
         assert time.monotonic() - began < 20

@@ -37,6 +37,7 @@ from htrain.data.schema import Input, Schema
 from htrain.data.seal import BLANK, Block, digest_of, from_index, seal_of
 from htrain.decoding import from_json
 from htrain.errors import DataError
+from htrain.printable import as_word
 
 KEY, BLOCKS, SEAL, WORKERS = b"htrain.packed", b"htrain.blocks", b"htrain.seal", b"htrain.workers"
 VERSION = 4
@@ -105,7 +106,7 @@ def open_packed(path: Path) -> Dataset:
     for packed in header.files:
         file = path.parent / packed.path
         if not is_address(packed.path) and file.exists() and stamp(file, path.parent) != packed:
-            again = f"htrain data pack '{header.uri}' --out {path}"
+            again = f"htrain data pack '{header.uri}' --out {as_word(path)}"
             raise DataError(f"{path}: was packed from {file} as it was before it changed: pack it again ({again})")
     return Dataset(
         source,
@@ -227,7 +228,7 @@ class OpenFile:
 @contextmanager
 def reading(path: Path) -> Iterator[OpenFile]:
     """The open file, looked over. Raises DataError for whatever is wrong with it, then or later."""
-    again = f"pack the data again: htrain data pack SOURCE --out {path}"
+    again = f"pack the data again: htrain data pack SOURCE --out {as_word(path)}"
     try:
         with path.open("rb", buffering=0) as file:
             yield _opened(path, file.fileno())

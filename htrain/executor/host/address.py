@@ -75,6 +75,18 @@ def address_of(what: str, text: str) -> str:
     return found
 
 
+def require_free(host: str, port: int) -> None:
+    """Raises RunError where nothing can listen at a port of an address, any port where that is 0: it is not this host's, or another process listens there. It
+    is for who would not begin a run whose roles find it out."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZeroMQ: connections that ended are no matter
+        try:
+            probe.bind(("" if host == "*" else host, port))
+        except OSError as error:
+            where = f"tcp://{host}:{port or '*'}"
+            raise RunError(f"cannot listen on {where}: {error.strerror}; choose another with --listen") from error
+
+
 def split_port(what: str, text: str, *, port: int | None = None) -> tuple[str, int]:
     """Host and port of HOST:PORT, or of HOST alone where a `port` stands for none. Raises UsageError for another text."""
     host, colon, number = text.rpartition(":")

@@ -34,6 +34,7 @@ from htrain.net.rewriting import as_made, only_needed, with_heads
 from htrain.ops import OPS
 from htrain.ops.bundle import Bundle
 from htrain.plan.plan import Plan, load_plan
+from htrain.printable import as_word
 
 _BATCH = 4096
 _AHEAD = 2  # batches that are read for each worker
@@ -101,9 +102,13 @@ def load_trained(plan_folder: Path, run_folder: Path, replica: str, checkpoint: 
         if layout and Path(layout.plan).resolve() == plan_folder.resolve():
             raise CheckpointError(
                 f"{folder}: {plan_folder} was compiled anew since ({manifest.identity.plan.difference(PlanIdentity.of(plan))}): compile it as it was, or "
-                f"begin a run of it with what was trained (--begin-with {run_folder})"
+                f"begin a run of it with what was trained (--begin-with {as_word(run_folder)})"
             )
-        which = f"the plan with which it was made, --plan {layout.plan}" if layout else "the plan of the run (--plan)"
+        which = (
+            f"the plan with which it was made, --plan {as_word(layout.plan)}"
+            if layout
+            else "the plan of the run (--plan)"
+        )
         raise CheckpointError(
             f"{folder}: belongs to another plan (digest {of[:12]}, this one has {plan.digest[:12]}): name {which}"
         )

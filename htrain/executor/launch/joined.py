@@ -23,6 +23,7 @@ from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Keys, Network
 from htrain.executor.transport.rendezvous import MOST_BYTES, Over, own_version
 from htrain.plan.plan import Plan, files_of
+from htrain.printable import as_word
 from htrain.spec.settings import Elsewhere
 
 _LAST_SECONDS = 15.0  # for roles to end that have been told to
@@ -51,7 +52,7 @@ def meeting_of(elsewhere: Elsewhere) -> Meeting:
     def advice(address: str, roles: Sequence[str]) -> str:
         which = roles[0] if len(roles) == 1 else "ROLE"
         named = f"; ROLE is one of {', '.join(roles)}, or several of them" if len(roles) > 1 else ""
-        return f"start htrain role {which} --launcher {address} --secret {file} on its host{named}"
+        return f"start htrain role {which} --launcher {address} --secret {as_word(file)} on its host{named}"
 
     return Meeting(address_of("--listen", host), port, read_secret(file), elsewhere.join_seconds, advice)
 
@@ -95,7 +96,7 @@ class JoinedPools:
             if outside.interrupt.is_asked:
                 raise Interrupted(f"stopped while {_listed(missing)} had not come")
             if time.monotonic() > deadline:
-                advice = f"; go on with --resume {settings.run_folder}" if settings.restore else ""
+                advice = f"; go on with --resume {as_word(settings.run_folder)}" if settings.restore else ""
                 raise RunError(
                     f"{_listed(missing)} did not come within {self._meeting.join_seconds:.0f} s (--join-seconds): {self._advice(missing)}{advice}"
                 )

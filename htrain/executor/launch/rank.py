@@ -16,7 +16,7 @@ from pathlib import Path
 from htrain.errors import RunError, UsageError
 from htrain.executor.host.process import end_with_parent
 from htrain.executor.host.sockets import sockets_folder
-from htrain.printable import one_line
+from htrain.printable import as_word, one_line
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
@@ -117,7 +117,7 @@ def _wait(child: int, read: int, run_folder: Path, *, forwards: bool) -> int:
     with open(read, encoding="utf-8", errors="replace") as told:
         name = told.read() or _Role.name
     has_checkpoint = any(run_folder.glob("checkpoints/*/manifest.json"))
-    advice = f"go on with --resume {run_folder}" if has_checkpoint else "it has no checkpoint to go on from"
+    advice = f"go on with --resume {as_word(run_folder)}" if has_checkpoint else "it has no checkpoint to go on from"
     _say(f"htrain: {name} (process {child}) was killed by signal {-code}; {advice}")
     return 1
 

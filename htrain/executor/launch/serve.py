@@ -12,7 +12,7 @@ from rich.console import Console
 
 from htrain.decoding import from_json
 from htrain.errors import CheckpointError, PlanError, UsageError
-from htrain.executor.host.address import address_of
+from htrain.executor.host.address import address_of, require_free
 from htrain.executor.launch.coordinator import Coordinator, Outside
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import interrupts
@@ -36,6 +36,7 @@ from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
 from htrain.plan.folder import header_digest
 from htrain.plan.plan import Plan, load_plan
+from htrain.printable import as_word
 from htrain.spec.cache import CACHES
 
 _MOST_BYTES = 1 << 16
@@ -73,7 +74,7 @@ def serve_plan(
 ) -> RunResult:
     """Run a plan's sparse PSs for workers from outside, until interrupted; then they are saved.
 
-    Raises PlanError, CheckpointError, UsageError for what cannot start; PeerLost when a server died.
+    Raises PlanError, CheckpointError, UsageError for what cannot start; RunError where nothing can listen; PeerLost when a server died.
     """
     pools = LocalPools("processes", num_threads)
     network = pools.network()
@@ -83,8 +84,9 @@ def serve_plan(
         served = served_by(whole)
         check_folder(settings.run_folder, resume=resume)
         if resume and not read_record(settings.run_folder).is_served:
+            earlier = as_word(settings.run_folder)
             raise CheckpointError(
-                f"{settings.run_folder}: is a run that was trained: serve its tables in a folder of their own: --out RUN --begin-with {settings.run_folder}"
+                f"{settings.run_folder}: is a run that was trained: serve its tables in a folder of their own: --out RUN --begin-with {earlier}"
             )
         listening = _listening(
             settings.run_folder, host, port, servers=served.num_servers, lease_seconds=lease_seconds, resume=resume
@@ -147,7 +149,7 @@ def _listening(folder: Path, host: str, port: int, *, servers: int, lease_second
     """Where to listen; without a host, on this host alone, or where it was before.
 
     Servers that are started again are found where they were, by the token that workers have. Raises UsageError for an address that this host cannot listen at,
-    as `address_of` does, and for ports beyond the last.
+    as `address_of` does, and for ports beyond the last; RunError where nothing can listen for servers that are new.
     """
     before = _published(folder) if resume else None
     if host:
@@ -162,6 +164,9 @@ def _listening(folder: Path, host: str, port: int, *, servers: int, lease_second
         host, ports = places[0][0], [int(known) for _, _, known in places]
     else:
         host, ports = THIS_HOST, [ANY_PORT] * servers
+    if not resume:  # those of before may be about to let go of their ports
+        for each in ports:
+            require_free(host, each)
     return Listening(host, tuple(ports), before.token if before else token_urlsafe(24), lease_seconds)
 
 

@@ -36,6 +36,7 @@ from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
 from htrain.plan.folder import header_digest
 from htrain.plan.plan import Plan
+from htrain.printable import as_word
 
 _SIGN_SECONDS = 1.0  # between two signs of life, while a run waits to be begun again
 
@@ -251,7 +252,11 @@ class Tries:
             return
         if is_other:
             folder, run = self._job.settings.plan_folder, self._job.settings.run_folder
-            advice = f"go on with --resume {run}" if self._checkpoint else f"start again in another folder than {run}"
+            advice = (
+                f"go on with --resume {as_word(run)}"
+                if self._checkpoint
+                else f"start again in another folder than {run}"
+            )
             raise PlanError(
                 f"{folder}: is another plan than the one that the run began with: put that one back, and {advice}"
             )

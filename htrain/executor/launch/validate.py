@@ -37,6 +37,7 @@ from htrain.executor.roles.coordination import Validated
 from htrain.executor.roles.early_stop import standing_of
 from htrain.executor.settings import RunSettings
 from htrain.plan.plan import Plan
+from htrain.printable import as_word
 from htrain.spec.settings import BestBy, EarlyStop, ValidEvery
 
 OnValidation = Callable[[Validation], object]
@@ -184,7 +185,7 @@ class Validator:
             self.news()
             if interrupt.is_asked:
                 raise Interrupted(
-                    f"stopped while its last checkpoint was validated; all is trained and saved: htrain eval {self._run_folder}"
+                    f"stopped while its last checkpoint was validated; all is trained and saved: htrain eval {as_word(self._run_folder)}"
                 )
         if self._error:
             raise type(self._error)(f"{self._error}; what was trained is saved: {self._run_folder}")

@@ -22,6 +22,7 @@ from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.process import Process, this_process
 from htrain.files import is_there, put_file, read_file
 from htrain.plan.folder import is_plan
+from htrain.printable import as_word
 
 OWNER, RECORD = "owner.json", "run.json"
 SIGN_SECONDS = 5.0  # between two signs of life
@@ -224,8 +225,9 @@ def _owned(folder: Path, owner: Owner | None) -> CheckpointError:
         if owner
         else "another process"
     )
+    does = "serves its tables" if _is_served(folder) else "works in it"  # run.json comes a moment after the owner
     return CheckpointError(
-        f"{folder}: {who} trains in it: wait for its end, or stop it first; a run of its own takes another --out"
+        f"{folder}: {who} {does}: wait for its end, or stop it first; a run of its own takes another --out"
     )
 
 
@@ -243,7 +245,9 @@ def require_empty(folder: Path) -> None:
     if held and began(folder) == "no run":
         raise UsageError(f"{folder}: holds something that is no run ({held[0]}): choose another --out, or remove it")
     if held:
-        raise UsageError(f"{folder}: already holds a run; go on with --resume {folder}, or choose another --out")
+        raise UsageError(
+            f"{folder}: already holds a run; go on with --resume {as_word(folder)}, or choose another --out"
+        )
 
 
 def began(folder: Path) -> Literal["no run", "nothing to go on from", "checkpoint"]:
@@ -281,18 +285,35 @@ def require_run(run_folder: Path) -> RunRecord:
     """run.json of a folder in which a plan was trained. Raises CheckpointError for one in which tables were served, too."""
     record = read_record(run_folder)
     if record.is_served:
+        run = as_word(run_folder)
         raise CheckpointError(
-            f"{run_folder}: its tables were served, without a model around them: go on with htrain serve {record.plan} --resume {run_folder}, or begin "
-            f"with them: htrain serve PLAN --out RUN --begin-with {run_folder}"
+            f"{run_folder}: its tables were served, without a model around them: go on with htrain serve {as_word(record.plan)} --resume {run}, begin with "
+            f"them: htrain serve PLAN --out RUN --begin-with {run}, or take them out: htrain export {run} --to tables --out FOLDER"
         )
     return record
 
 
+def _is_served(run_folder: Path) -> bool:
+    """Whether tables were served in a folder, as far as it says: where run.json cannot be read, whoever needs more of the folder tells why."""
+    try:
+        return read_record(run_folder).is_served
+    except CheckpointError:
+        return False
+
+
 def plan_of(run_folder: Path, said: str | Path = "") -> Path:
-    """The folder of the plan of a run that trained: the one that is `said`, or that it was started with. Raises CheckpointError where this has moved."""
+    """The folder of the plan of a run that trained: the one that is `said`, or that it was started with. Raises CheckpointError where this has moved, and for a
+    folder in which tables were served."""
+    if _is_served(run_folder):
+        require_run(run_folder)
+    return plan_of_tables(run_folder, said)
+
+
+def plan_of_tables(run_folder: Path, said: str | Path = "") -> Path:
+    """The same for whoever wants tables alone, which may have been served. Raises CheckpointError where the plan has moved."""
     if said:
         return Path(said)
-    plan = Path(require_run(run_folder).plan)
+    plan = Path(read_record(run_folder).plan)
     if not is_plan(plan):
         raise CheckpointError(f"{run_folder}: its plan is not at {plan} any more: say where it is now (--plan)")
     return plan

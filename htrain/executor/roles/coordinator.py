@@ -37,6 +37,7 @@ from htrain.executor.roles.validating import ValidationSchedule
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.wire import Order
 from htrain.plan.plan import Plan
+from htrain.printable import as_word
 
 _SHOW_SECONDS = (
     0.5  # between two looks at the totals, and the more the more roles there are, each of whose reports is looked at
@@ -190,11 +191,11 @@ class CoordinatorMachine(Replacing):
         folder = self._settings.run_folder
         if error := self._seen.unreadable:
             return type(error)(
-                f"{error}; until there it is saved: once the same data can be read, go on with --resume {folder}"
+                f"{error}; until there it is saved: once the same data can be read, go on with --resume {as_word(folder)}"
             )
         if (failed := self._validations.error) and not self._asked:
-            return type(failed)(f"{failed}; what was trained is saved: go on with --resume {folder}")
-        return Interrupted(f"stopped after {totals.examples:,} examples; go on with --resume {folder}")
+            return type(failed)(f"{failed}; what was trained is saved: go on with --resume {as_word(folder)}")
+        return Interrupted(f"stopped after {totals.examples:,} examples; go on with --resume {as_word(folder)}")
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

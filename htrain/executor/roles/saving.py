@@ -8,6 +8,7 @@ from htrain.executor.record.checkpoint import SavedFile
 from htrain.executor.record.deltas import Wholes
 from htrain.executor.roles.coordination import States
 from htrain.executor.settings import RunSettings
+from htrain.printable import as_word
 
 _SLOW_SECONDS = 60.0  # under way: then it is told
 _AGAIN_SECONDS = 30.0  # after one that was refused, where they are not due sooner
@@ -65,8 +66,8 @@ class SaveSchedule:
     def advice(self) -> str:
         """What the user can do when the run ends now."""
         if self.last:
-            return f"{_GOES_ON}{self._run_folder}"
-        return f"{_BEGINS_ANEW}remove {self._run_folder} and start again"
+            return f"{_GOES_ON}{as_word(self._run_folder)}"
+        return f"{_BEGINS_ANEW}remove {as_word(self._run_folder)} and start again"
 
     def begun(self, writing: Writing, now: float) -> None:
         """Roles write one: no other is due until it is made, or refused."""

@@ -18,6 +18,7 @@ from htrain.executor.record.validations import Validation, kept_checkpoint, read
 from htrain.files import read_file
 from htrain.net.names import TRAINER, role_of
 from htrain.plan.plan import Plan, load_plan
+from htrain.printable import as_word
 from htrain.report.runs.metrics import History, RoleLine, read_history
 
 _MOST_BYTES = 1 << 24  # of roles.json
@@ -109,7 +110,9 @@ def _served_state(folder: Path) -> str:
         refuse_owned(folder)
     except CheckpointError:
         return "serves its tables to workers of their own; what they ask for stands in its metrics.jsonl"
-    return f"has served its tables to workers of their own; it can go on with htrain serve PLAN --resume {folder}"
+    return (
+        f"has served its tables to workers of their own; it can go on with htrain serve PLAN --resume {as_word(folder)}"
+    )
 
 
 def _measured(plan: Plan, folder: Path, history: History | None) -> Measured | None:

@@ -1,5 +1,6 @@
 """Addresses of this machine, by networks and by its name."""
 
+import re
 import socket
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from htrain.executor.host.address import (
     address_of,
     address_of_name,
     address_within,
+    require_free,
     require_network,
     route_to,
     split_port,
@@ -94,6 +96,19 @@ def test_what_nobody_could_reach_is_refused(text: str) -> None:
 def test_what_is_no_port_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--launcher .*: want HOST:PORT, such as 10\.1\.0\.1:7070$"):
         split_port("--launcher", text)
+
+
+def test_where_nothing_can_listen_is_said_before_a_role_tries() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        for host in ("127.0.0.1", "0.0.0.0", "*"):
+            wanted = rf"^cannot listen on tcp://{re.escape(host)}:{port}: Address already in use; choose another with --listen$"
+            with pytest.raises(RunError, match=wanted):
+                require_free(host, port)
+            require_free(host, 0)
+    require_free("127.0.0.1", port)
+    with pytest.raises(RunError, match=r"^cannot listen on tcp://192\.0\.2\.1:\*: Cannot assign requested address; "):
+        require_free("192.0.2.1", 0)
 
 
 def test_a_port_may_be_left_out_where_another_stands_for_it() -> None:

@@ -51,7 +51,7 @@ def test_a_folder_that_another_process_owns_is_refused_at_once_and_named_until_t
     folder = tmp_path / "run"
     other = holder(folder)
     try:
-        wanted = rf"^{re.escape(str(folder))}: process {other.pid} on {re.escape(socket.gethostname())} \(since \d\d:\d\d:\d\d\) trains in it: "
+        wanted = rf"^{re.escape(str(folder))}: process {other.pid} on {re.escape(socket.gethostname())} \(since \d\d:\d\d:\d\d\) works in it: "
         began = time.monotonic()
         with pytest.raises(CheckpointError, match=wanted), claimed(folder):
             pass

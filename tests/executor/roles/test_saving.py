@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 from htrain.executor.roles.coordination import States
-from htrain.executor.roles.saving import SaveSchedule, Writing
+from htrain.executor.roles.saving import SaveSchedule, Writing, without_advice
 from htrain.executor.settings import RunSettings
 from htrain.spec.settings import CheckpointSeconds
 
@@ -20,6 +20,16 @@ def schedule(*, every_seconds: CheckpointSeconds = 300.0, restore: str = "") -> 
 def written(saves: SaveSchedule, folder: Path, *, began: float, made: float) -> str:
     saves.begun(Writing(folder, {}, began, stood_still=0.25), began + 0.25)
     return saves.made({}, made)
+
+
+def test_advice_can_be_pasted_whatever_the_folder_is_called() -> None:
+    for restore, advice in (
+        ("", "it has no checkpoint to go on from: remove 'runs/a b' and start again"),
+        ("runs/a b/checkpoints/1", "go on with --resume 'runs/a b'"),
+    ):
+        saves = SaveSchedule(RunSettings(Path("plan"), "data", Path("runs/a b"), restore=restore))
+        assert saves.advice == advice
+        assert without_advice(f"trainer:0:0 died; {saves.advice}") == "trainer:0:0 died"
 
 
 def test_a_checkpoint_is_due_when_its_time_has_come_after_the_begin_and_after_the_begin_of_the_one_before() -> None:
