@@ -14,6 +14,7 @@ from htrain.client.tables import Tables
 from htrain.decoding import from_json
 from htrain.errors import UsageError
 from htrain.membership.served import FILE, Address
+from htrain.printable import as_word
 
 TOKEN = "HTRAIN_TOKEN"  # of the environment
 _LONGEST_NAME = 200
@@ -79,7 +80,7 @@ def _read(folder: Path, token: str) -> tuple[str, str]:
         found = from_json(path.read_bytes(), Address)
     except FileNotFoundError:
         cure = (
-            f"serve it first: htrain serve {folder} --out RUN, and connect to RUN"
+            f"serve it first: htrain serve {as_word(folder)} --out RUN, and connect to RUN"
             if (folder / "plan.yaml").exists()
             else "is 'htrain serve' running there?"
         )
