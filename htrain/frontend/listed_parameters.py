@@ -5,7 +5,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
+
+from htrain.frontend.shared_memory import memory_of
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -21,6 +24,11 @@ class ListedParameters(TorchFunctionMode):
             for name, parameter in module._parameters.items()
             if parameter is not None
         }
+
+    def are_constants_of(self, program: ExportedProgram) -> bool:
+        """Whether some of them are constants of a program that was captured without this."""
+        held = {memory_of(parameter) for _, _, parameter in self._places.values() if _has_memory(parameter)}
+        return any(_has_memory(each) and memory_of(each) in held for each in program.constants.values())
 
     def __torch_function__(
         self,
@@ -40,3 +48,7 @@ class ListedParameters(TorchFunctionMode):
             return value
         space, name, parameter = self._places[id(value)]
         return space[name] if value is parameter else value
+
+
+def _has_memory(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel() > 0

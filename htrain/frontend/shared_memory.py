@@ -15,7 +15,7 @@ class TrainedMemory:
         self._held: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and parameter.numel() and parameter.layout == torch.strided:
-                self._held.setdefault(_memory(parameter), []).append((name, parameter))
+                self._held.setdefault(memory_of(parameter), []).append((name, parameter))
 
     def require_apart(self) -> None:
         """Raises ModelError for two parameters of which an element is the same, which PyTorch steps twice and which here would be two weights."""
@@ -37,12 +37,12 @@ class TrainedMemory:
 
     def _sharing(self, tensor: torch.Tensor) -> Iterator[str]:
         if tensor.layout == torch.strided and tensor.numel() and self._held:
-            for name, parameter in self._held.get(_memory(tensor), ()):
+            for name, parameter in self._held.get(memory_of(tensor), ()):
                 if parameter is not tensor and _overlap(parameter, tensor):
                     yield name
 
 
-def _memory(tensor: torch.Tensor) -> int:
+def memory_of(tensor: torch.Tensor) -> int:
     """A number that is the same for tensors in one piece of memory, also of the meta device."""
     storage = tensor.untyped_storage()
     return int(storage._cdata) if tensor.is_meta else int(storage.data_ptr())

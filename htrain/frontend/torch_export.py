@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -161,7 +161,11 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
             noted_guards() as guards,
             quiet(),
         ):
-            program, known = _traced(model, example_inputs, shapes, listed)
+            program, known = _traced(model, example_inputs, shapes)
+            if listed.are_constants_of(
+                program
+            ):  # seldom, and to follow what each function is given takes a tenth of the time
+                program, known = _traced(model, example_inputs, shapes, listed)
             if guards.by_values:
                 raise _ByValuesError(f"{_cannot(model)}: {_ANOTHER_WAY}{guards.by_values[0]}")
             moved = without_writes(program)
@@ -186,7 +190,10 @@ def _scripted(model: nn.Module) -> str:
 
 
 def _traced(
-    model: nn.Module, example_inputs: Mapping[str, torch.Tensor], shapes: Mapping[str, Any], listed: ListedParameters
+    model: nn.Module,
+    example_inputs: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, Any],
+    listed: ListedParameters | None = None,
 ) -> tuple[ExportedProgram, KnownValues]:
     """What torch makes of a module whose functions are followed. Raises ModelError for what cannot be followed, and torch's own errors."""
     with (
@@ -200,7 +207,7 @@ def _traced(
         Formulas(),
         traced_functions(),
         KnownValues(model) as known,
-        listed,
+        listed or nullcontext(),
     ):
         program = torch.export.export(model, (), dict(example_inputs), dynamic_shapes=dict(shapes), strict=False)
     return program, known
