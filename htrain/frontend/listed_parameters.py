@@ -47,7 +47,7 @@ class ListedParameters(TorchFunctionMode):
         if not isinstance(value, nn.Parameter) or id(value) not in self._places:
             return value
         space, name, parameter = self._places[id(value)]
-        return space[name] if value is parameter else value
+        return space.get(name, value) if value is parameter else value
 
 
 def _has_memory(value: object) -> bool:

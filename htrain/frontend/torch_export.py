@@ -87,9 +87,8 @@ def export(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Expo
     `model` may be on the meta device; it is left as it was. What forward() says about gradients is in the program
     (`htrain.frontend.gradient_rules`). Raises ModelError in one line when torch cannot capture it.
     """
-    apart = {
-        name: tensor.detach().clone() for name, tensor in example_inputs.items()
-    }  # one tensor, given for two inputs or kept by the model, would be one
+    # One tensor that is given for two inputs, or that the model keeps, would be one input, or none.
+    apart = {name: tensor.detach().clone() for name, tensor in example_inputs.items()}
     with _ONE_AT_A_TIME, sparse_constants(model), noted_lengths() as lines:
         program = _exported_at_last(model, apart)
     _name_inputs(program)
@@ -162,9 +161,7 @@ def _exported(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> E
             quiet(),
         ):
             program, known = _traced(model, example_inputs, shapes)
-            if listed.are_constants_of(
-                program
-            ):  # seldom, and to follow what each function is given takes a tenth of the time
+            if listed.are_constants_of(program):  # else to follow what each function is given would be for nothing
                 program, known = _traced(model, example_inputs, shapes, listed)
             if guards.by_values:
                 raise _ByValuesError(f"{_cannot(model)}: {_ANOTHER_WAY}{guards.by_values[0]}")
@@ -304,9 +301,11 @@ def _has_norm(module: nn.Module) -> bool:
 @contextmanager
 def _unseeded() -> Iterator[None]:
     """Within, who seeds what torch draws by is refused: a net draws other numbers for each batch."""
-    before = torch.manual_seed
+    before, own = torch.manual_seed, threading.get_ident()
 
     def seeded(seed: int) -> torch.Generator:
+        if threading.get_ident() != own:
+            return before(seed)
         raise ModelError(
             f"forward() calls torch.manual_seed({seed}), and would draw the same for each batch, where a net draws anew: draw it once, in __init__, and "
             "register it as a buffer"
