@@ -1,6 +1,6 @@
 """A run begins with one whose vocabularies had less values: what was trained keeps its rows, whatever holds them, and what is new begins anew."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from htrain.data import open_data
 from htrain.errors import CheckpointError, DataError, PublishError, UsageError
 from htrain.executor.launch.earlier import Earlier, beginning_of
 from htrain.executor.record.kept import latest_checkpoint
+from htrain.executor.record.pieces import owner_of
+from htrain.net.net import Parameter
 from htrain.plan.plan import Plan, load_plan
 from htrain.spec.cluster import Cluster, this_machine
 from htrain.spec.tree import with_flags
@@ -94,6 +96,21 @@ def trained(folder: Path) -> Mapping[str, torch.Tensor]:
     return {name: torch.cat([v for _, v in sorted(parts, key=lambda p: p[0])]) for name, parts in wholes.items()}
 
 
+def begun(
+    plan: Plan, folder: Path, run: Path
+) -> Iterator[tuple[Any, Parameter, Parameter, torch.Tensor, torch.Tensor]]:
+    """What roles hold of a plan that begins with a run: their parts, a parameter, the one that it is a state of or itself, its values, and its first ones."""
+    earlier = Earlier(beginning_of(run))
+    for role in plan.cluster.roles:
+        parts = whole_role(plan, role)
+        parts.fill(folder)
+        first_values = {name: values.clone() for name, values in parts.store.items()}
+        parts.copy_from(earlier)
+        for name, values in parts.store.items():
+            if parameter := plan.train.parameters.get(name):
+                yield parts, parameter, owner_of(plan.train.parameters, parameter), values, first_values[name]
+
+
 CLUSTERS: dict[str, tuple[Cluster, str, dict[str, Any]]] = {
     "one process": (this_machine(), "adagrad", {}),
     "sparse PSs": (Cluster(groups=1, trainers=2, group_ps=1, sparse_ps=2), "adagrad", {}),
@@ -112,22 +129,15 @@ def test_rows_of_known_values_come_bit_for_bit_and_others_begin_anew(what: str, 
     cluster, optimizer, flags = CLUSTERS[what]
     plan = planned(folder, 1, cluster, optimizer, **flags)
     plan.save(tmp_path / "plan")
-    before, earlier, compared = trained(folder), Earlier(beginning_of(folder / "run0")), set()
-    for role in plan.cluster.roles:
-        parts = whole_role(plan, role)
-        parts.fill(tmp_path / "plan")
-        first_values = {name: values.clone() for name, values in parts.store.items()}
-        parts.copy_from(earlier)
-        for name, values in parts.store.items():
-            parameter = plan.train.parameters.get(name)
-            owner = plan.train.parameters.get(parameter.of, parameter) if parameter else None
-            if owner is None or owner.kind != "table" or not values.dim():
-                continue
-            known = before.get(owner.whole + name.removeprefix(owner.name), values[:0])
-            here = known[owner.first_row : owner.first_row + len(values)]
-            assert torch.equal(values[: len(here)], here), (role, name)
-            assert torch.equal(values[len(here) :], first_values[name][len(here) :]), (role, name)
-            compared.add(owner.whole)
+    before, compared = trained(folder), set()
+    for _, parameter, owner, values, first in begun(plan, tmp_path / "plan", folder / "run0"):
+        if owner.kind != "table" or not values.dim():
+            continue
+        known = before.get(owner.whole + parameter.name.removeprefix(owner.name), values[:0])
+        here = known[owner.first_row : owner.first_row + len(values)]
+        assert torch.equal(values[: len(here)], here), parameter.name
+        assert torch.equal(values[len(here) :], first[len(here) :]), parameter.name
+        compared.add(owner.whole)
     assert compared == set(plan.tables)
     grown = {t: max(s.first_row + s.num_rows for s in shards) - len(before[t]) for t, shards in plan.tables.items()}
     assert {table: rows for table, rows in grown.items() if rows} == {
@@ -264,20 +274,14 @@ def test_a_partition_of_the_grown_data_gives_known_values_what_they_had(folder: 
         for path in (tmp_path / "rows").iterdir()
         if path.is_dir()
     }
-    earlier, compared = Earlier(beginning_of(tmp_path / "run0")), 0
-    for role in plans[1].cluster.roles:
-        parts = whole_role(plans[1], role)
-        parts.fill(tmp_path / "plan1")
-        first_values = {name: values.clone() for name, values in parts.store.items()}
-        parts.copy_from(earlier)
-        for name, values in parts.store.items():
-            parameter = plans[1].train.parameters.get(name)
-            if parameter and parameter.kind == "table":
-                numbers = torch.from_numpy(parts.cache_half.originals(parameter))
-                known = numbers < len(before[parameter.whole])
-                assert torch.equal(values[known], before[parameter.whole][numbers[known]]), (role, name)
-                assert torch.equal(values[~known], first_values[name][~known]), (role, name)
-                compared += int((~known).sum())
+    compared = 0
+    for parts, parameter, _, values, first in begun(plans[1], tmp_path / "plan1", tmp_path / "run0"):
+        if parameter.kind == "table":
+            numbers = torch.from_numpy(parts.cache_half.originals(parameter))
+            known = numbers < len(before[parameter.whole])
+            assert torch.equal(values[known], before[parameter.whole][numbers[known]]), parameter.name
+            assert torch.equal(values[~known], first[~known]), parameter.name
+            compared += int((~known).sum())
     assert compared == 15 + 15 + 5
     arguments |= {"out": tmp_path / "run1", "begin_with": tmp_path / "run0"}
     assert htrain.run(tmp_path / "plan1", data=f"packed:{tmp_path}/1.packed", **arguments).totals.examples == 400
@@ -342,30 +346,22 @@ def test_weights_grow_of_which_the_user_says_so(folder: Path, tmp_path: Path) ->
     with pytest.raises(UsageError, match=r"--grow user: the plan has no such table or weight, but .*user\.weight"):
         htrain.run(tmp_path / "plan1", grow=("user",), **said)
     assert not (tmp_path / "b").exists()
-    earlier = Earlier(beginning_of(tmp_path / "a"))
     htrain.export(tmp_path / "a", out=tmp_path / "a.safetensors", to="torch")
     before, compared = load_file(tmp_path / "a.safetensors"), set()
-    for role in plan.cluster.roles:
-        parts = whole_role(plan, role)
-        parts.fill(tmp_path / "plan1")
-        first_values = {name: values.clone() for name, values in parts.store.items()}
-        parts.copy_from(earlier)
-        for name, values in parts.store.items():
-            parameter = plan.train.parameters.get(name)
-            owner = plan.train.parameters.get(parameter.of, parameter) if parameter else None
-            if parameter is None or owner is None or owner.whole not in ("user.weight", "prior") or not values.dim():
-                continue
-            known = USERS[0] + 2 - owner.first_row
-            assert torch.equal(values[known:], first_values[name][known:])
-            if parameter is owner:
-                wanted = before[owner.whole][owner.first_row : owner.first_row + len(values)]
-                assert torch.equal(
-                    values[:known],
-                    wanted[:, owner.first_column :][:, : values.shape[1]] if values.dim() > 1 else wanted,
-                )
-            else:
-                assert values[:known].any(), "a state of Adam"
-            compared.add(name)
+    for _, parameter, owner, values, first in begun(plan, tmp_path / "plan1", tmp_path / "a"):
+        if owner.whole not in ("user.weight", "prior") or not values.dim():
+            continue
+        known = max(0, USERS[0] + 2 - owner.first_row)
+        assert torch.equal(values[known:], first[known:])
+        if parameter is owner:
+            wanted = before[owner.whole][owner.first_row : owner.first_row + len(values)]
+            assert torch.equal(
+                values[:known],
+                wanted[:, owner.first_column :][:, : values.shape[1]] if values.dim() > 1 else wanted,
+            )
+        else:
+            assert not known or values[:known].any(), "a state of Adam"
+        compared.add(parameter.name)
     assert len(compared) >= 6, compared
     run = htrain.run(tmp_path / "plan1", grow=("user.weight", "prior"), publish=str(tmp_path / "versions"), **said)
     assert run.totals.examples == 400
