@@ -15,7 +15,7 @@ from htrain.executor.launch.publish import Wanted
 from htrain.executor.launch.run import Begin, Hosting, run_plan
 from htrain.executor.launch.tries import Beside
 from htrain.executor.launch.validate import OnValidation, Validating
-from htrain.executor.record.run_folder import began, plan_of, refuse_served
+from htrain.executor.record.run_folder import began, plan_of
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
 from htrain.spec.arguments import require_arguments
@@ -137,12 +137,8 @@ def _begin(
 
 
 def _earlier(out: str | Path, begin_with: str | Path, *, or_resume: bool) -> str | Path:
-    """The run to begin with; none where it goes on from a checkpoint of its own, whatever has become of the one that it began with. Raises CheckpointError for
-    a folder in which tables were served, which has none of a model's other weights."""
-    if not begin_with or (or_resume and began(Path(out)) == "checkpoint"):
-        return ""
-    refuse_served(Path(begin_with))
-    return begin_with
+    """The run to begin with; none where it goes on from a checkpoint of its own, whatever has become of the one that it began with."""
+    return "" if or_resume and began(Path(out)) == "checkpoint" else begin_with
 
 
 def _require_use(validating: Validating, wanted: Wanted) -> None:

@@ -224,8 +224,12 @@ def test_served_tables_are_exported_and_no_model_is_looked_for_around_them(page:
         for of in ("", plan):  # the plan has a model, its checkpoint has not
             with pytest.raises(CheckpointError, match=said):
                 htrain.export(folder, to=kind, out=tmp_path / "model", plan=of)  # type: ignore[arg-type]
+    clicks, schema = tmp_path / "clicks.csv", tmp_path / "schema.yaml"
+    clicks.write_text("y,u,i\n" + "1,3,4\n0,2,5\n" * 20)
+    ids = "{{kind: ids, columns: [{}], rows: 20}}"
+    schema.write_text(f"label: y\ninputs: {{users: {ids.format('u')}, items: {ids.format('i')}}}\n")
     with pytest.raises(CheckpointError, match=said):
-        htrain.run(plan, data="synthetic:?rows=10", out=tmp_path / "run", begin_with=folder)
+        htrain.run(plan, data=f"csv:{clicks}?schema={schema}", out=tmp_path / "run", begin_with=folder)
     assert not (tmp_path / "run").exists()
 
 

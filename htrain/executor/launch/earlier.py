@@ -22,7 +22,7 @@ from htrain.executor.record.layout import Layout, read_layout
 from htrain.executor.record.pieces import Rows, is_models, load_pieces, owner_of, paste, whole_name, whole_of
 from htrain.executor.record.reading import Reading, read_beside
 from htrain.executor.record.role_file import verify
-from htrain.executor.record.run_folder import read_record
+from htrain.executor.record.run_folder import read_record, refuse_served
 from htrain.net.net import Net, Parameter
 from htrain.ops.padding import rows_taken_for_zeros
 from htrain.plan.plan import Plan, load_plan
@@ -128,7 +128,7 @@ class Earlier:
     def __init__(
         self, beginning: Beginning, *, tables_only: bool = False, wholes: Collection[str] | None = None
     ) -> None:
-        """Raises CheckpointError, PlanError for what cannot be read, or does not belong together."""
+        """Raises CheckpointError, PlanError for what cannot be read, or does not belong together, and for weights of a folder in which tables were served."""
         folder = Path(beginning.checkpoint)
         manifest = read_manifest(folder)
         self.layout = layout = _layout(beginning, manifest)
@@ -143,6 +143,8 @@ class Earlier:
             and (owner.kind == "table" or not tables_only)
             and (wholes is None or owner.whole in wholes)
         }
+        if any(owner_of(layout.parameters, parameter).kind != "table" for parameter in saved.values()):
+            refuse_served(folder.parent.parent)  # which have none of a model's other weights
         self._shapes = shapes_of(saved)
         self._optimizers = optimizers_of(saved)
         self._pieces = load_pieces(layout, saved, folder, manifest=manifest, replica="center")
