@@ -1,8 +1,7 @@
 """htrain compiles a recommendation model into a placement plan for a CPU cluster, and trains it there.
 
     plan = htrain.compile("models/dlrm.py", data="criteo:train.tsv", cluster=htrain.Cluster(groups=2, trainers=2, group_ps=2))
-    plan.save(Path("plan"))
-    result = htrain.run("plan", data="criteo:train.tsv", out="runs/a")
+    result = htrain.run(plan, data="criteo:train.tsv", out="runs/a")  # or the folder that plan.save has written
     print(htrain.evaluate("runs/a", data="criteo:test.tsv").auc)
     htrain.export("runs/a", to="onnx", out="model.onnx")
 
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from htrain.api import compile, simulate, size
+    from htrain.data import Dataset, Input, Schema, click_schema, open_data
     from htrain.errors import Error
     from htrain.extending.policies import register_policy
     from htrain.extending.strategies import register_strategy
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from htrain.plan.plan import Plan
     from htrain.preparing import advise, collisions, describe, features, pack, partition, vocabulary
     from htrain.publishing.reading import Published
+    from htrain.report.runs.curves import Curves, curves
     from htrain.serving import serve
     from htrain.spec.cache import Cache, HetCache, LookAheadCache, NoCache
     from htrain.spec.clipping import ClipGlobalNorm, ClipNorm, ClipValue
@@ -52,16 +53,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adagrad", "Adam", "AdamW", "AllGather", "AllReduce", "Bmuf", "Cache", "ClipGlobalNorm", "ClipNorm", "ClipValue", "Cluster", "Compression",
-    "ConstantRate", "CosineDecay", "Cost", "DenseSync", "Easgd", "Elsewhere", "Error", "Ftrl", "Fusions", "Gmp", "HetCache", "InRounds", "LazyMomentum",
-    "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options", "ParameterServer", "Plan", "Published", "RowChange",
-    "RowwiseAdagrad", "RowwiseAdam", "Sgd", "SparseAdam", "SparseSync", "StepDecay", "TableServers", "about", "advise", "collisions", "compile",
-    "describe", "evaluate", "export", "features", "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve",
-    "simulate", "size", "vocabulary",
+    "ConstantRate", "CosineDecay", "Cost", "Curves", "Dataset", "DenseSync", "Easgd", "Elsewhere", "Error", "Ftrl", "Fusions", "Gmp", "HetCache",
+    "InRounds", "Input", "LazyMomentum", "LinearDecay", "LookAheadCache", "ModelAveraging", "NoCache", "Numerics", "OpDef", "Options",
+    "ParameterServer", "Plan", "Published", "RowChange", "RowwiseAdagrad", "RowwiseAdam", "Schema", "Sgd", "SparseAdam", "SparseSync", "StepDecay",
+    "TableServers", "about", "advise", "click_schema", "collisions", "compile", "curves", "describe", "evaluate", "export", "features", "open_data",
+    "pack", "partition", "predict", "register", "register_policy", "register_strategy", "run", "serve", "simulate", "size", "vocabulary",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
 _HOMES = {
     "compile": "htrain.api",
+    **dict.fromkeys(("Dataset", "Input", "Schema", "click_schema", "open_data"), "htrain.data"),
     "run": "htrain.training",
     "evaluate": "htrain.training",
     **dict.fromkeys(("predict", "export"), "htrain.trained"),
@@ -71,6 +73,7 @@ _HOMES = {
         ("advise", "partition", "pack", "features", "describe", "vocabulary", "collisions"), "htrain.preparing"
     ),
     "serve": "htrain.serving",
+    **dict.fromkeys(("Curves", "curves"), "htrain.report.runs.curves"),
     "Cluster": "htrain.spec.cluster",
     "Options": "htrain.spec.options",
     **dict.fromkeys(

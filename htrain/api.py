@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -13,11 +13,13 @@ from htrain.advising.rates_file import read_rates
 from htrain.compiler.fc_search import choose_splits
 from htrain.compiler.lowering import NO_FC_SPLITS, NO_SPLITS
 from htrain.compiler.pipeline import compile_net
-from htrain.data import CRITEO, open_data
+from htrain.data import CRITEO, Dataset, open_data
 from htrain.errors import UsageError
 from htrain.executor.host.ahead import compiling
 from htrain.executor.launch.inputs import check_inputs
 from htrain.extending.rules import load_tagger
+from htrain.given import is_in_memory, require_data, words
+from htrain.in_memory import open_memory
 from htrain.net.placement import Split
 from htrain.ops.cache_rates import NO_RATES, Rates
 from htrain.plan.check import check_plan
@@ -34,7 +36,7 @@ from htrain.spec.cluster import Cluster, this_machine, validated
 from htrain.spec.compatibility import compatible
 from htrain.spec.effects import given_counts, require_counts, require_effect
 from htrain.spec.options import Options
-from htrain.spec.settings import Workers
+from htrain.spec.settings import SchemaOf, Workers
 from htrain.spec.tree import checked, given
 from htrain.tagging import search_loops
 from htrain.tagging.place import Solver, by_rules
@@ -45,7 +47,8 @@ def compile(
     *,
     cluster: Cluster | None = None,
     options: Options = Options(),  # noqa: B008  frozen
-    data: str = "",
+    data: Any = "",
+    schema: SchemaOf = "",
     example_inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     logit: str | int = "",
     label: str = "",
@@ -60,7 +63,8 @@ def compile(
     """Compile a model to a plan for `cluster`, by default one of local processes on this machine.
 
     `model` is an `nn.Module`, a file with a `build` function (`models/dlrm.py`, `models/dcn.py:build_v1`), `package.module:factory`, or
-    an ONNX file. `data` sizes the tables of a model that is built from a schema. `example_inputs`, for a module, are its forward()'s
+    an ONNX file. `data` sizes the tables of a model that is built from a schema: FORMAT:PATH, or, with its `schema`, a table in memory or batches of one, as
+    for `htrain.pack`, of which nothing but the schema is read. `example_inputs`, for a module, are its forward()'s
     arguments by name, with the batch first. `fc_splits` says which FCs are cut, by module; `auto` cuts those that the cost model finds
     worth it. `rules` names rules of your own (see
     `htrain.extending.rules`). `logit` names the output to train where there are several. `solver` says how the placement
@@ -72,38 +76,41 @@ def compile(
     cluster = cluster or this_machine()
     _require_model("compile", model)
     require_arguments(
-        "compile", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, table_splits=table_splits,
+        "compile", cluster=cluster, options=options, data=words(data), example_inputs=example_inputs, logit=logit, label=label, table_splits=table_splits,
         fc_splits=fc_splits, rules=rules, solver=solver, time_limit_seconds=time_limit_seconds, self_check=self_check,
     )  # fmt: skip
     _require_effect(cluster, options)
     known = _rates_in(rates, cluster, options)
-    dataset = open_data(data) if data else None
-    schema = dataset.schema if dataset else CRITEO
+    dataset = _dataset(data, schema)
     with compiling(() if solver == "rules" else search_loops.LOOPS):
         found = capture_model(
-            model, schema=schema, example_inputs=example_inputs, logit=logit, label=label, loss=options.loss
+            model,
+            schema=dataset.schema if dataset else CRITEO,
+            example_inputs=example_inputs,
+            logit=logit,
+            label=label,
+            loss=options.loss,
         )
         require_parameters(found.captured.net, options, cluster, table_splits)
         captured = found.checked(options) if self_check else found.captured
-        splits = (
-            choose_splits(captured, cluster, options, table_splits=table_splits) if fc_splits == "auto" else fc_splits
-        )
+        if fc_splits == "auto":
+            fc_splits = choose_splits(captured, cluster, options, table_splits=table_splits)
         compile_with = partial(
-            compile_net,
-            captured,
-            cluster,
-            name=found.name,
-            tagger=load_tagger(rules) if rules else by_rules,
-            table_splits=table_splits,
-            fc_splits=splits,
-            solver=solver,
-            time_limit_seconds=time_limit_seconds,
-            rates=known,
-        )
+            compile_net, captured, cluster, name=found.name, tagger=load_tagger(rules) if rules else by_rules, table_splits=table_splits,
+            fc_splits=fc_splits, solver=solver, time_limit_seconds=time_limit_seconds, rates=known,
+        )  # fmt: skip
         plan = _apart_from(model, with_steady_state(faster(compile_with, options)))
     if dataset:
         check_inputs(plan, dataset)  # --data that the plan cannot be trained on has no other effect for some models
     return plan
+
+
+def _dataset(data: Any, schema: SchemaOf) -> Dataset | None:
+    """Data by its address or in memory, of which nothing has been read; None where there is none. Raises UsageError and DataError."""
+    require_data("compile", schema, data=data)
+    if is_in_memory(data):
+        return open_memory("compile", data, schema)
+    return open_data(data) if data else None
 
 
 def _apart_from(model: str | Path | nn.Module, plan: Plan) -> Plan:

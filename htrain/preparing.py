@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -22,25 +21,23 @@ from htrain.advising.grid import require_grid
 from htrain.advising.recording import Listener as DataListener
 from htrain.advising.traffic import CONSTANTS
 from htrain.compiler.pipeline import compile_net
-from htrain.data import Dataset, open_data
+from htrain.data import open_data
 from htrain.data.address import path_of
 from htrain.data.collisions import CollisionReport, collisions_of
 from htrain.data.countable import Countable, countable, countable_table
-from htrain.data.described import inputs_of_table, open_table
+from htrain.data.described import inputs_of_table
 from htrain.data.draft import Draft, draft_of
 from htrain.data.first_rows import FirstRows
 from htrain.data.formats.packed import Totals
-from htrain.data.layout import Layout, layout_of, load_layout
 from htrain.data.malformed import Malformed
 from htrain.data.pack import pack as pack_rows
 from htrain.data.pack import pack_table
 from htrain.data.pack_by_partition import PackedParts, pack_by_partition
 from htrain.data.partition_file import PartitionFile
 from htrain.data.source import first_rows
-from htrain.data.streamed import arrow_of, is_stream, open_stream
-from htrain.data.vocabulary import ReadVocabulary
 from htrain.data.vocabulary_file import Limits, Vocabularies, write_vocabulary
 from htrain.errors import UsageError
+from htrain.in_memory import arrow_table, layout_for, open_memory, table_of
 from htrain.plan.plan import Plan
 from htrain.self_check.capture import NO_INPUTS, capture_model, require_parameters
 from htrain.simulation.id_sources import Trace
@@ -48,7 +45,7 @@ from htrain.spec.arguments import require_arguments
 from htrain.spec.cache import CACHES, NoCache
 from htrain.spec.cluster import Cluster, validated
 from htrain.spec.options import Options
-from htrain.spec.settings import MOST_ACCESSES, MostAccesses
+from htrain.spec.settings import MOST_ACCESSES, MostAccesses, SchemaOf
 from htrain.spec.tree import checked
 from htrain.tagging.bigraph import Request
 from htrain.tagging.bigraph import at_random as divided_at_random
@@ -110,7 +107,7 @@ def pack(
     data: Any,
     *,
     out: str | Path,
-    schema: str | Path | Mapping[str, Any] = "",
+    schema: SchemaOf = "",
     partition: str | Path = "",
     malformed_share: float = 0.01,
 ) -> Totals | PackedParts:
@@ -130,7 +127,7 @@ def pack(
         require_arguments("pack", out=out, malformed_share=malformed_share)
         if partition:
             raise UsageError("pack: partition= has no effect on a table in memory: a partition is of FORMAT:PATH")
-        return pack_table(_in_memory(data, schema), Path(out), malformed)
+        return pack_table(open_memory("pack", data, schema), Path(out), malformed)
     require_arguments("pack", data=data, out=out, partition=partition, malformed_share=malformed_share)
     if schema:
         raise UsageError("pack: schema= has no effect beside FORMAT:PATH: say ?schema=FILE.yaml")
@@ -139,7 +136,7 @@ def pack(
     return pack_rows(data, Path(out), malformed=malformed)
 
 
-def features(data: Any, *, schema: str | Path | Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def features(data: Any, *, schema: SchemaOf) -> dict[str, NDArray[Any]]:
     """The inputs that a model gets of the rows of a table in memory, by name: what a server gives to an exported model.
 
     `data` and `schema` are as for `pack`: ids are hashed, numbers transformed and lists padded as in training; the label's column may be missing. Arrays are
@@ -149,7 +146,7 @@ def features(data: Any, *, schema: str | Path | Mapping[str, Any]) -> dict[str, 
 
     Raises UsageError for what is no table, DataError for a schema that cannot be read, a table that does not fit, and the first row that cannot be read.
     """
-    return inputs_of_table(*_table("features", data, schema))
+    return inputs_of_table(*table_of("features", data, schema))
 
 
 def describe(data: Any, *, label: str = "", rows: int = 1_000_000) -> Draft:
@@ -167,7 +164,7 @@ def describe(data: Any, *, label: str = "", rows: int = 1_000_000) -> Draft:
     if isinstance(data, str):
         return draft_of(first_rows(data, rows), label=label, name=data)
     kind = type(data).__name__
-    table = _as_table("describe", data, None, "FORMAT:PATH, or a table")
+    table = arrow_table("describe", data, None, "FORMAT:PATH, or a table")
     return draft_of(
         FirstRows(table.slice(0, rows), table.num_rows <= rows, {}), label=label, name=f"a {kind} in memory"
     )
@@ -177,7 +174,7 @@ def vocabulary(
     data: Any,
     *,
     out: str | Path,
-    schema: str | Path | Mapping[str, Any] = "",
+    schema: SchemaOf = "",
     min_count: int = 1,
     most: int = 0,
     columns: Sequence[str] = (),
@@ -213,7 +210,7 @@ def vocabulary(
 def collisions(
     data: Any,
     *,
-    schema: str | Path | Mapping[str, Any] = "",
+    schema: SchemaOf = "",
     columns: Sequence[str] = (),
     most_values: int = 20_000_000,
     malformed_share: float = 0.01,
@@ -229,7 +226,7 @@ def collisions(
     return collisions_of(counted, columns=columns, most_values=most_values, malformed=Malformed(malformed_share))
 
 
-def _countable(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> Countable:
+def _countable(function: str, data: Any, schema: SchemaOf) -> Countable:
     """Data that is counted. Raises UsageError for what is none."""
     if isinstance(data, str):
         require_arguments(function, data=data)
@@ -237,46 +234,10 @@ def _countable(function: str, data: Any, schema: str | Path | Mapping[str, Any])
             raise UsageError(f"{function}: schema= has no effect beside FORMAT:PATH: say ?schema=FILE.yaml")
         return countable(data)
     return countable_table(
-        lambda layout: _as_table(function, data, layout.columns, "FORMAT:PATH, or a table"),
-        lambda read: _layout(function, data, schema, read),
+        lambda layout: arrow_table(function, data, layout.columns, "FORMAT:PATH, or a table"),
+        lambda read: layout_for(function, data, schema, read),
         f"a {type(data).__name__} in memory",
     )
-
-
-def _in_memory(data: Any, schema: str | Path | Mapping[str, Any]) -> Dataset:
-    """A table in memory, or what batches come from, as data. Raises UsageError and DataError as `_table` does."""
-    is_table = isinstance(data, pa.Table) or hasattr(data, "__arrow_c_stream__") or hasattr(data, "__dataframe__")
-    if isinstance(data, pa.RecordBatchReader) or (is_stream(data) and not is_table):
-        return open_stream(data, _layout("pack", data, schema), f"a {type(data).__name__}")
-    return open_table(*_table("pack", data, schema))
-
-
-def _layout(
-    function: str, data: Any, schema: str | Path | Mapping[str, Any], read: ReadVocabulary | None = None
-) -> Layout:
-    if not schema:
-        raise UsageError(
-            f"{function}: a {type(data).__name__} needs schema=: a schema file, or what one holds, says which columns are what"
-        )
-    return layout_of(schema, "schema", read) if isinstance(schema, Mapping) else load_layout(path_of(str(schema)), read)
-
-
-def _table(function: str, data: Any, schema: str | Path | Mapping[str, Any]) -> tuple[pa.Table, Layout, str]:
-    """A table in memory with its layout, and what messages call it. Raises UsageError for what is no table, DataError for a schema that is none."""
-    layout = _layout(function, data, schema)
-    wanted = "FORMAT:PATH, or a table, or batches of one," if function == "pack" else "a table"
-    return _as_table(function, data, layout.columns, wanted), layout, f"a {type(data).__name__} in memory"
-
-
-def _as_table(function: str, data: Any, columns: Sequence[str] | None, wanted: str) -> pa.Table:
-    """A table in memory, of these columns or of all. Raises UsageError for what is none."""
-    try:
-        return data if isinstance(data, pa.Table) else arrow_of(data, columns)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        told = " ".join(str(error).split())[:200]
-        raise UsageError(
-            f"{function}: data is a {type(data).__name__}: want {wanted} that Arrow takes ({told})"
-        ) from error
 
 
 def advise(

@@ -9,12 +9,14 @@ from htrain.executor.launch.earlier import begun_with
 from htrain.executor.launch.serve import ANY_PORT, serve_plan
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
+from htrain.given import in_files, require_plan, words
+from htrain.plan.plan import Plan
 from htrain.spec.arguments import require_arguments
 from htrain.spec.settings import CheckpointSeconds
 
 
 def serve(
-    plan: str | Path,
+    plan: str | Path | Plan,
     *,
     out: str | Path = "",
     resume: str | Path = "",
@@ -31,24 +33,27 @@ def serve(
     Each sparse PS is a process. `listen` is `HOST` or `HOST:PORT`: the first listens there, the others at the ports that follow; without a port, each at one
     that is free. `auto` is 127.0.0.1, or with `resume` where it was. Where to join, and with what token, stands in `serving.json` of the run folder. A worker
     that is not heard for `lease_seconds` is a member no more. `resume` goes on from the last checkpoint of a folder, `begin_with` from the tables of a run of
-    the same model.
+    the same model. `plan` is the folder of one, or a plan as `htrain.compile` gives it, which is kept in the run folder.
     Raises PlanError for a plan without such caches, CheckpointError, UsageError for what cannot start, RunError where nothing can listen, PeerLost when a
     server has died.
     """
     require_arguments(
-        "serve", plan=plan, out=out, resume=resume, begin_with=begin_with, lease_seconds=lease_seconds, checkpoint_seconds=checkpoint_seconds,
+        "serve", plan=words(plan), out=out, resume=resume, begin_with=begin_with, lease_seconds=lease_seconds, checkpoint_seconds=checkpoint_seconds,
         liveness_seconds=liveness_seconds, num_threads=num_threads,
     )  # fmt: skip
+    require_plan("serve", plan)
     if bool(out) == bool(resume):
         raise UsageError("serve: give either out=, a new run folder, or resume=, the folder of one to go on with")
     if begin_with and resume:
         raise UsageError("serve: begin_with= is for a new folder: resume= goes on from its own checkpoint")
     host, port = listening_at(listen)
-    with begun_with(begin_with) as beginning:
+    folder = Path(out or resume)
+    given = in_files(folder, plan=plan, is_new=not resume, function="serve")
+    with begun_with(begin_with) as beginning, given as (plan_folder, *_):
         settings = RunSettings(
-            Path(plan),
+            plan_folder,
             "",
-            Path(out or resume),
+            folder,
             liveness_seconds=liveness_seconds,
             checkpoint_seconds=checkpoint_seconds,
             begin_with=beginning,

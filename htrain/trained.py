@@ -1,16 +1,17 @@
 """The Python API of what is taken out of a trained run: scores of data, and the model itself, as by `htrain predict` and `htrain export`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from htrain.errors import UsageError
 from htrain.executor.launch.forward import load_trained
 from htrain.executor.launch.predict import Prediction, predict_run
 from htrain.executor.record.run_folder import plan_of, plan_of_tables
 from htrain.exporting.export import Exported, export_onnx, export_tables, export_torch
+from htrain.given import data_in_a_file, require_data, words
 from htrain.spec.arguments import require_arguments
 from htrain.spec.cluster import cores_here
-from htrain.spec.settings import Workers
+from htrain.spec.settings import SchemaOf, Workers
 
 _FORMAT: Literal["safetensors"] = "safetensors"
 _PIECE_ROWS = 1_000_000
@@ -19,15 +20,16 @@ _PIECE_ROWS = 1_000_000
 def predict(
     run_folder: str | Path,
     *,
-    data: str,
+    data: Any,
+    schema: SchemaOf = "",
     out: str | Path,
     plan: str | Path = "",
     replica: str = "center",
     checkpoint: Literal["last", "best"] = "last",
     workers: Workers = "auto",
 ) -> Prediction:
-    """Write the scores of the last checkpoint of a run, or of the best, which `keep_best` keeps, on `data`, FORMAT:PATH, to the file `out`: .parquet, .csv
-    or .npy.
+    """Write the scores of the last checkpoint of a run, or of the best, which `keep_best` keeps, on `data` to the file `out`: .parquet, .csv or .npy. `data`
+    is FORMAT:PATH, or, with its `schema`, a table in memory or batches of one, as for `htrain.pack`.
 
     Scores are probabilities for the loss bce, and predictions for mse; beside each are the label of its row, and the model's heads, what else it returns of
     the row, by their names. Rows are in the order of the data, which is read in batches. `plan` where the run's plan has moved; `replica` says whose dense
@@ -37,13 +39,16 @@ def predict(
     not fit, for a malformed row, and for a file that cannot be written.
     """
     require_arguments(
-        "predict", run_folder=run_folder, data=data, out=out, plan=plan, replica=replica, checkpoint=checkpoint, workers=workers
+        "predict", run_folder=run_folder, data=words(data), out=out, plan=plan, replica=replica, checkpoint=checkpoint, workers=workers
     )  # fmt: skip
+    require_data("predict", schema, data=data)
     folder = Path(run_folder)
-    return predict_run(
-        plan_of(folder, plan), folder, data, out=Path(out), replica=replica, checkpoint=checkpoint,
-        workers=cores_here() if workers == "auto" else workers,
-    )  # fmt: skip
+    plan_folder = plan_of(folder, plan)
+    with data_in_a_file("predict", data, schema) as address:
+        return predict_run(
+            plan_folder, folder, address, out=Path(out), replica=replica, checkpoint=checkpoint,
+            workers=cores_here() if workers == "auto" else workers,
+        )  # fmt: skip
 
 
 def export(

@@ -1,8 +1,9 @@
 """The Python API of what is done with a plan: run, evaluate, as by the commands. No process of a run imports what makes plans."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -18,6 +19,9 @@ from htrain.executor.launch.validate import OnValidation, Validating
 from htrain.executor.record.run_folder import began, plan_of
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
+from htrain.given import data_in_a_file, in_files, is_in_memory, require_data, require_files, words
+from htrain.plan.plan import Plan
+from htrain.report.runs.curves import Curves, curves
 from htrain.spec.arguments import require_arguments
 from htrain.spec.cluster import cores_here
 from htrain.spec.settings import (
@@ -28,43 +32,53 @@ from htrain.spec.settings import (
     MostRetries,
     PublishSeconds,
     RetryWhat,
+    SchemaOf,
     ValidEvery,
     Workers,
 )
 
 _TOP = 10
+_IN_MEMORY = "a table in memory"
 _BY_NAME: Mapping[str, str] = {}
 
 
+@dataclass(frozen=True)
+class TrainedRun(RunResult):
+    """How a run went, and the folder that it is in."""
+
+    run_folder: Path = Path()
+
+    @property
+    def curves(self) -> Curves:
+        """EPS, loss, NE and more of all its parts over time, as `htrain.curves` reads them."""
+        return curves(self.run_folder)
+
+
 def run(
-    plan: str | Path,
+    plan: str | Path | Plan,
     *,
-    data: str,
-    out: str | Path = "",
-    resume: str | Path = "",
-    or_resume: bool = False,
+    data: Any, schema: SchemaOf = "",
+    out: str | Path = "", resume: str | Path = "", or_resume: bool = False,
     begin_with: str | Path = "", grow: tuple[str, ...] = (),
     epochs: int = 1,
     hosting: Hosting | Elsewhere = "processes",
     deterministic: bool = False,
     checkpoint_seconds: CheckpointSeconds = 300.0,
-    deadline_seconds: float = 60.0,
-    liveness_seconds: float = 60.0,
-    retries: MostRetries = "auto",
-    retry: RetryWhat = "alone",
+    deadline_seconds: float = 60.0, liveness_seconds: float = 60.0,
+    retries: MostRetries = "auto", retry: RetryWhat = "alone",
     malformed_share: float = 0.01,
-    workers: Workers = "auto",
-    num_threads: int = 1,
-    network: str = "",
-    trainer_network: str = "",
-    encrypt: bool = True,
-    valid: str = "", valid_every: ValidEvery = "end", early_stop: EarlyStop = "never", keep_best: bool = False, best_by: BestBy = "loss",
+    workers: Workers = "auto", num_threads: int = 1,
+    network: str = "", trainer_network: str = "", encrypt: bool = True,
+    valid: Any = "", valid_every: ValidEvery = "end", early_stop: EarlyStop = "never", keep_best: bool = False, best_by: BestBy = "loss",
     valid_group_by: str = "", valid_top: int = 10, on_validation: OnValidation | None = None,
     publish: str = "", publish_every: PublishSeconds = "end", publish_full_every: int = 12,
     console: Console | None = None,
-) -> RunResult:  # fmt: skip
+) -> TrainedRun:  # fmt: skip
     """Train a plan: into the new folder `out`, or on from the last checkpoint of the folder `resume`. With `or_resume`, `out` is either: the same call begins
     a run, and goes on with it after whatever has ended it, the launcher's host included.
+
+    `plan` is the folder of one, or a plan as `htrain.compile` gives it. `data` and `valid` are FORMAT:PATH, or, with their `schema`, a table in memory, or
+    batches of one, as for `htrain.pack`. What is in memory is kept in the run folder: to go on, give `resume` the same.
 
     A new run may `begin_with` the last checkpoint of another, of the same model: its weights, tables and optimizer states, whatever cluster it had.
     Tables whose values come from a vocabulary that extends that run's may have more rows; so may the tables and weights that are said to `grow`, whose first
@@ -94,31 +108,38 @@ def run(
     Raises what `htrain.errors` lists under RunError, errors of the plan, data or checkpoint, RunError, after a checkpoint, for what `on_validation` raises,
     and PublishError for an address where nothing can be published, and, after a checkpoint, for a last version that could not be.
     """
+    require_files(schema, plan=plan, data=data, valid=valid, is_mpi=hosting == "mpi")
     require_arguments(
-        "run", plan=plan, data=data, out=out, resume=resume, or_resume=or_resume, begin_with=begin_with, grow=grow, epochs=epochs, hosting=_checked(hosting),
-        deterministic=deterministic, checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
-        retries=retries, retry=retry, malformed_share=malformed_share, workers=workers, num_threads=num_threads, network=network,
-        trainer_network=trainer_network, encrypt=encrypt, valid=valid, valid_every=valid_every, early_stop=early_stop, keep_best=keep_best,
-        on_validation=on_validation, valid_group_by=valid_group_by, valid_top=valid_top, best_by=best_by,
+        "run", plan=words(plan), data=words(data), out=out, resume=resume, or_resume=or_resume, begin_with=begin_with, grow=grow, epochs=epochs,
+        hosting=_checked(hosting), deterministic=deterministic, checkpoint_seconds=checkpoint_seconds, deadline_seconds=deadline_seconds,
+        liveness_seconds=liveness_seconds, retries=retries, retry=retry, malformed_share=malformed_share, workers=workers, num_threads=num_threads,
+        network=network, trainer_network=trainer_network, encrypt=encrypt, valid=words(valid), valid_every=valid_every, early_stop=early_stop,
+        keep_best=keep_best, on_validation=on_validation, valid_group_by=valid_group_by, valid_top=valid_top, best_by=best_by,
         publish=publish, publish_every=publish_every, publish_full_every=publish_full_every,
     )  # fmt: skip
     validating = Validating(
-        valid, valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
+        words(valid) if not is_in_memory(valid) else _IN_MEMORY, valid_every, early_stop=early_stop, keep_best=keep_best, on_validation=on_validation,
         grouping=_grouping(valid_group_by, valid_top, "--valid-"), best_by=best_by,
     )  # fmt: skip
     beside = Beside(validating, Wanted(publish, publish_every, publish_full_every))
     _require_use(validating, beside.published)
     _require_networks(hosting, network, trainer_network, encrypt=encrypt)
     begin = _begin(out, resume, begin_with, grow, or_resume=or_resume)
-    with begun_with(_earlier(out, begin_with, or_resume=or_resume)) as beginning:
+    earlier = _earlier(out, begin_with, or_resume=or_resume)
+    given = in_files(
+        Path(out or resume), plan=plan, data=data, valid=valid, schema=schema, malformed_share=malformed_share, is_new=begin == "new"
+    )  # fmt: skip
+    with begun_with(earlier) as beginning, given as (plan_folder, address, valid_address):
+        beside = replace(beside, validating=replace(validating, data=valid_address))
         settings = RunSettings(
-            Path(plan), data, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
+            plan_folder, address, Path(out or resume), epochs=epochs, deadline_seconds=deadline_seconds, liveness_seconds=liveness_seconds,
             checkpoint_seconds=checkpoint_seconds, deterministic=deterministic, malformed_share=malformed_share, workers=workers, network=network,
             trainer_network=trainer_network, encrypts=encrypt, begin_with=beginning, grow=tuple(grow), retry=retry,
         )  # fmt: skip
-        return run_plan(
+        result = run_plan(
             settings, beside=beside, hosting=hosting, begin=begin, retries=retries, num_threads=num_threads, console=console or Console(stderr=True),
         )  # fmt: skip
+    return TrainedRun(**vars(result), run_folder=settings.run_folder)
 
 
 def _begin(
@@ -218,7 +239,8 @@ def _require_networks(hosting: Hosting | Elsewhere, *networks: str, encrypt: boo
 def evaluate(
     run_folder: str | Path,
     *,
-    data: str,
+    data: Any,
+    schema: SchemaOf = "",
     plan: str | Path = "",
     replica: str = "center",
     checkpoint: Literal["last", "best"] = "last",
@@ -228,7 +250,7 @@ def evaluate(
     workers: Workers = "auto",
 ) -> Evaluation:
     """NE, AUC, log loss and calibration of the last checkpoint of a run on a dataset, or of the best, which `keep_best` keeps; `plan` where the run's plan has
-    moved.
+    moved. `data` is FORMAT:PATH, or, with its `schema`, a table in memory or batches of one, as for `htrain.pack`.
 
     What the model returns beside what is scored is evaluated, too, in `.heads`, where its label is known: a head with the name of an input is to be that, and
     `labels={"cvr": "bought"}` says it of others, and `{"score": "bought"}` of what is scored beside a loss of the model's own.
@@ -238,13 +260,15 @@ def evaluate(
     Raises UsageError for labels that are none, and for a column that is none, and as `htrain.predict`.
     """
     require_arguments(
-        "evaluate", run_folder=run_folder, data=data, plan=plan, replica=replica, checkpoint=checkpoint, labels=labels, group_by=group_by, top=top,
+        "evaluate", run_folder=run_folder, data=words(data), plan=plan, replica=replica, checkpoint=checkpoint, labels=labels, group_by=group_by, top=top,
         workers=workers,
     )  # fmt: skip
+    require_data("evaluate", schema, data=data)
     folder = Path(run_folder)
     plan_folder = plan_of(folder, plan)
     grouping = _grouping(group_by, top, "--")
-    return evaluate_run(
-        plan_folder, folder, data, replica=replica, checkpoint=checkpoint, labels=labels, grouping=grouping,
-        workers=cores_here() if workers == "auto" else workers,
-    )  # fmt: skip
+    with data_in_a_file("evaluate", data, schema) as address:
+        return evaluate_run(
+            plan_folder, folder, address, replica=replica, checkpoint=checkpoint, labels=labels, grouping=grouping,
+            workers=cores_here() if workers == "auto" else workers,
+        )  # fmt: skip

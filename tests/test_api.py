@@ -140,10 +140,8 @@ def test_a_module_around_the_model_is_refused_with_the_name_of_the_model(
 
 def test_a_frame_as_data_is_one_short_line_with_the_cure() -> None:
     frame = pd.DataFrame({"a": range(1000), "b": range(1000)})
-    with pytest.raises(
-        UsageError, match=r"run: data: Expected `str`, .*: say FORMAT:PATH; htrain\.pack makes"
-    ) as raised:
-        htrain.run("p", data=frame, out="y")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="run: a DataFrame needs schema=: a schema file, or what one holds") as raised:
+        htrain.run("p", data=frame, out="y")
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 500
 
@@ -169,9 +167,9 @@ BAD_CALLS = {
         "r", data="x", workers="2"
     ),
     "compile: data: '\\ud800' holds what no name can": lambda: htrain.compile("m.py", data="\ud800"),
-    "run: plan: is a NoneType, want a str or Path": lambda: htrain.run(None, data="x", out="y"),
-    "run: plan: is a Plan, want a str or Path, where plan.save(FOLDER) has put it": lambda: htrain.run(
-        small_plan(), data="x", out="y"
+    "run: plan: is a NoneType, want a Plan, or a str or Path": lambda: htrain.run(None, data="x", out="y"),
+    "evaluate: plan: is a Plan, want a str or Path, where plan.save(FOLDER) has put it": lambda: htrain.evaluate(
+        "r", plan=small_plan(), data="x"
     ),
     "run: epochs: Expected `int` >= 1, got 0": lambda: htrain.run("p", data="x", out="y", epochs=0),
     "run: checkpoint_seconds: nan is not a finite number": lambda: htrain.run(

@@ -27,6 +27,7 @@ class Captured:
     `origins` are those of an ONNX file's parameters: several tensors where the file stores one weight more than once, and none for what it left out, as it
     started as zeros. `supposed` are the lines (`model.py:31`) that ask whether a mask picks anything: the net is that of batches in which it does.
     `of_lengths` are those that pad packed sequences to the longest of a batch, or take them apart: the net is that of sequences of full length.
+    `mixing` are the ops by which examples of a batch are seen to depend on each other, as notes name them.
     `scored` is the key or position of the output that is, where a module returns it. `evaluation` is what the model does in evaluation, where that is
     something else than its net with nothing dropped: of parameters that `net` has, with heads of its own, and perhaps without a loss.
     """
@@ -37,6 +38,7 @@ class Captured:
     origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
     supposed: tuple[str, ...] = ()
     of_lengths: tuple[str, ...] = ()
+    mixing: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
     scored: str = ""
     evaluation: "Captured | None" = None

@@ -159,7 +159,9 @@ def _translated(
     supposing = (*_supposed(supposed), *_of_lengths(of_lengths), *_asserted(asserted))
     trains = () if held else (*_left_out(model, used), *_left_alone(frozen), *_drawn(used))
     notes, scored = (*trains, *mixing, *supposing), name_of(program, outputs[-1])
-    captured = Captured(used, kept, notes, supposed=supposed, of_lengths=of_lengths, scored=scored)
+    captured = Captured(
+        used, kept, notes, supposed=supposed, of_lengths=of_lengths, mixing=tuple(translation.mixing), scored=scored
+    )
     grow = partial(_grown, program, translation, needed)
     return with_heads(captured, other_outputs(program, outputs), grow, held.parameters if held else ())
 

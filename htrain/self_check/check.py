@@ -14,6 +14,7 @@ from htrain.ops.draw import is_draw
 from htrain.self_check.compare import Difference, differences, noise_between
 from htrain.self_check.evaluation import Batch, Evaluating, EvaluationCheck
 from htrain.self_check.inputs import Drawing, Inputs
+from htrain.self_check.other_examples import DEPENDS, depends_on_others
 from htrain.self_check.ours import Ours, without_draws
 from htrain.self_check.outcome import Outcome, Rows
 from htrain.self_check.values import Table, Values, draw_values
@@ -140,6 +141,7 @@ def _one_thread() -> Iterator[None]:
 class _Check:
     def __init__(self, captured: Captured, reference: Reference, example: Tensors, options: Options) -> None:
         self._captured, self._reference, self._example, self._loss = captured, reference, example, options.loss
+        self._options = options
         self._ours = Ours(captured, options)
         self._inputs: Inputs | None = None
 
@@ -160,7 +162,8 @@ class _Check:
             self._check_short_sequences(draw)
         if self._loss == "bce" and not self._ours.probability:
             self._check_range(draw)
-        return Found((*of_evaluation.notes, *of_one), captured)
+        of_others = [DEPENDS] if self._depends_on_others(captured, draw) else []
+        return Found((*of_evaluation.notes, *of_one, *of_others), captured)
 
     def compare(self) -> None:
         """Loss and gradients alone. Raises ModelError where they differ, and Unsuitable."""
@@ -188,6 +191,17 @@ class _Check:
             "a batch of one example, as the last of an epoch may be, is trained as one of more, and forward() goes another way there: give a --batch-size that "
             "leaves no single one"
         ]
+
+    def _depends_on_others(self, captured: Captured, draw: Draw) -> bool:
+        """Whether examples depend on each other by ops of which no note tells."""
+        if captured.mixing or (captured.evaluation and captured.evaluation.mixing) or len(draw.label) < 2:
+            return False
+        ours = self._ours if captured is self._captured else Ours(captured, self._options)
+        try:
+            draws = (self._draw(seed) if seed else draw for seed in range(2))  # one may come of a kink
+            return all(depends_on_others(ours, Batch(d.values, d.inputs, d.label)) for d in draws)
+        except (Unsuitable, ModelError):  # nothing is known of batches that it does not run on
+            return False
 
     def _check_nothing_picked(self, draw: Draw) -> None:
         """Raises ModelError where the reference goes another way in batches of which most masks pick nothing: ids that are padding, no click and

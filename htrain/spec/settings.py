@@ -1,8 +1,9 @@
 """What a user may say of one run, or of one simulation, of a plan."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -22,6 +23,8 @@ MostRetries = (
 RetryWhat = Literal["alone", "partial", "whole"]
 MostAccesses = Annotated[int, Meta(ge=1, le=1 << 40)] | Literal["all"]  # kept of what caches are asked for
 MOST_ACCESSES = 1 << 21  # distinct rows of batches that `htrain advise` keeps of what caches are asked for
+
+SchemaOf = str | Path | Mapping[str, Any]  # a schema file, or what one holds
 
 
 @dataclass(frozen=True)

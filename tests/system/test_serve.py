@@ -224,13 +224,39 @@ def test_served_tables_are_exported_and_no_model_is_looked_for_around_them(page:
         for of in ("", plan):  # the plan has a model, its checkpoint has not
             with pytest.raises(CheckpointError, match=said):
                 htrain.export(folder, to=kind, out=tmp_path / "model", plan=of)  # type: ignore[arg-type]
-    clicks, schema = tmp_path / "clicks.csv", tmp_path / "schema.yaml"
-    clicks.write_text("y,u,i\n" + "1,3,4\n0,2,5\n" * 20)
+    data = clicks(tmp_path)
+    with pytest.raises(CheckpointError, match=said):
+        htrain.run(plan, data=data, out=tmp_path / "run", begin_with=folder)
+    assert not (tmp_path / "run").exists()
+    ids = {name: torch.zeros(4, dtype=torch.int64) for name in ("users", "items")}
+    options = htrain.Options(sparse_optimizer=htrain.Adagrad(lr=RATE))
+    alone = htrain.compile(TablesAlone(), example_inputs=ids, options=options)
+    htrain.run(alone, data=data, out=tmp_path / "alone", begin_with=folder)
+    htrain.export(tmp_path / "alone", to="tables", out=tmp_path / "trained")
+    for name, values in exported(tmp_path / "trained").items():
+        changed = (values != looked[name]).any(1).nonzero().flatten().tolist()
+        assert changed == {"user.weight": [2, 3], "item.weight": [4, 5]}[name]
+
+
+class TablesAlone(nn.Module):
+    """The tables of the page's model, and no weight beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user, self.item = nn.Embedding(5000, 16), nn.Embedding(5000, 16)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        """users[B], items[B]: score[B]."""
+        return (self.user(users) * self.item(items)).sum(1)
+
+
+def clicks(folder: Path) -> str:
+    """Data of two users and two items."""
+    path, schema = folder / "clicks.csv", folder / "schema.yaml"
+    path.write_text("y,u,i\n" + "1,3,4\n0,2,5\n" * 20)
     ids = "{{kind: ids, columns: [{}], rows: 20}}"
     schema.write_text(f"label: y\ninputs: {{users: {ids.format('u')}, items: {ids.format('i')}}}\n")
-    with pytest.raises(CheckpointError, match=said):
-        htrain.run(plan, data=f"csv:{clicks}?schema={schema}", out=tmp_path / "run", begin_with=folder)
-    assert not (tmp_path / "run").exists()
+    return f"csv:{path}?schema={schema}"
 
 
 def test_serving_ends_well_though_nobody_reads_what_it_prints(page: Path) -> None:

@@ -25,6 +25,7 @@ from htrain.plan.folder import is_plan
 from htrain.printable import as_word
 
 OWNER, RECORD = "owner.json", "run.json"
+FROM_MEMORY = "from-memory"  # a folder of what a run was given that stood in no file
 SIGN_SECONDS = 5.0  # between two signs of life
 _GONE_SECONDS = 60.0  # without one
 _MOST_BYTES = 1 << 20
@@ -232,10 +233,11 @@ def _owned(folder: Path, owner: Owner | None) -> CheckpointError:
 
 
 def require_empty(folder: Path) -> None:
-    """Raises UsageError for a new run in a folder that holds something already, or that cannot be looked into. An owner that has gone counts for nothing.
+    """Raises UsageError for a new run in a folder that holds something already, or that cannot be looked into. An owner that has gone counts for nothing,
+    nor does what a run was given from memory.
     Raises CheckpointError for a disk that has failed (`_unwritable`)."""
     try:
-        held = sorted(path.name for path in folder.iterdir() if path.name != OWNER)
+        held = sorted(path.name for path in folder.iterdir() if path.name not in (OWNER, FROM_MEMORY))
     except OSError as error:
         raise _unwritable(folder, error) from error
     if began(folder) == "nothing to go on from":

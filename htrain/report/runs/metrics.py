@@ -78,7 +78,7 @@ Line = RunLine | RoleLine
 @dataclass(frozen=True)
 class Point:
     """A run after `seconds` of all its parts: EPS, loss, NE, hit rate and staleness over the seconds before, nan where there is none;
-    `sync_rounds` since the run began."""
+    `sync_rounds` since the run began, and `examples` that it had trained."""
 
     seconds: float
     eps: float
@@ -88,6 +88,7 @@ class Point:
     max_staleness: float
     hit_rate: float
     sync_rounds: float
+    examples: float
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class History:
 
 
 def read_history(folder: Path, trainers: Sequence[str]) -> History | None:
-    """The history of a run of these trainers; None where the folder has no metrics, or none that can be read.
+    """The history of a run of these trainers, without a steady part where none are named; None where the folder has no metrics, or none that can be read.
 
     Raises CheckpointError for a metrics.jsonl that is no file.
     """
@@ -269,7 +270,7 @@ class _Reader:
         """The reports from which on all trainers had made a step, and until which none was at its end; the first and the last where there
         are no such, or they are close to each other, as a run's own figures have it."""
         last = len(part.offsets) - 1
-        if self._trainers <= part.stepped.keys():
+        if self._trainers and self._trainers <= part.stepped.keys():
             begin, end = max(part.stepped.values()), min(number for _, number in part.grew.values()) - 1
             if begin < end and part.seconds[end] - part.seconds[begin] >= SHORTEST_STEADY_SECONDS:
                 return begin, end
@@ -290,6 +291,7 @@ def _point(part: _Part, before: RunLine, line: RunLine) -> Point:
         max_staleness=max(fresh, default=math.nan),
         hit_rate=hits / (hits + misses) if hits + misses > 0 else math.nan,
         sync_rounds=part.sync_rounds + line.sync_rounds,
+        examples=line.examples,
     )
 
 

@@ -20,7 +20,7 @@ from htrain.report.runs.metrics import History, Moment, Point, RunLine
 
 NOTHING = Moment(RunLine(), {})
 figures = st.floats(allow_nan=True, allow_infinity=True)
-points = st.builds(Point, st.floats(0, 1e9), *[figures] * 7)
+points = st.builds(Point, st.floats(0, 1e9), *[figures] * 8)
 
 
 class Page(HTMLParser):
@@ -110,9 +110,9 @@ def test_roles_and_texts_in_metrics_are_refused_or_text(plan: Plan, tmp_path: Pa
 LARGEST = sys.float_info.max
 
 
-@example([Point(0.0, *[-LARGEST] * 7), Point(1.0, *[LARGEST] * 7)], 0.0, [])
-@example([Point(0.0, *[LARGEST] * 7), Point(1.0, *[LARGEST] * 7)], 0.0, [])
-@example([Point(0.0, *[5e-324] * 7), Point(1.0, *[0.0] * 7)], 0.0, [])
+@example([Point(0.0, *[-LARGEST] * 8), Point(1.0, *[LARGEST] * 8)], 0.0, [])
+@example([Point(0.0, *[LARGEST] * 8), Point(1.0, *[LARGEST] * 8)], 0.0, [])
+@example([Point(0.0, *[5e-324] * 8), Point(1.0, *[0.0] * 8)], 0.0, [])
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(points, min_size=1, max_size=400), st.floats(0, 1e12), st.lists(st.floats(0, 1e9), max_size=3))
 def test_every_figure_is_drawn_within_its_chart(found: list[Point], eps: float, resumed: list[float]) -> None:
