@@ -8,6 +8,7 @@ counts, keys, clocks, gradients (of each server) = Flush(cache)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,36 @@ import torch
 
 from htrain.net.net import BatchDim, Blob, Dim, Net, Op, numel
 from htrain.ops.base import OpDef, Signature
+from htrain.ops.sparse_checks import outside
 
+_MOST_KEYS = np.iinfo(np.int64).max
 REQUEST = ("counts", "keys", "clocks", "gradients")
 
 
-def keys_of(ids: Sequence[torch.Tensor], first_keys: Sequence[int]) -> np.ndarray:
-    """Row r of table t is key first_keys[t] + r."""
-    return np.concatenate([i.numpy() + first for i, first in zip(ids, first_keys, strict=True)])
+def keys_of(ids: Sequence[torch.Tensor], first_keys: tuple[int, ...], num_keys: int = _MOST_KEYS) -> np.ndarray:
+    """Row r of table t is key first_keys[t] + r, of `num_keys` in all, where that is known.
+
+    Raises DataError for an id that its table has no row for, which would be a key of the next table.
+    """
+    firsts, ends = _ranges(first_keys, num_keys)
+    counts = [i.numel() for i in ids]
+    keys = np.concatenate([i.numpy() for i in ids])
+    first = np.repeat(firsts, counts)
+    keys += first
+    bad = np.flatnonzero((keys < first) | (keys >= np.repeat(ends, counts)))
+    if bad.size:
+        table = int(np.searchsorted(np.cumsum(counts), bad[0], side="right"))
+        own = ids[table].numpy()
+        raise outside(int(keys[bad[0]] - first[bad[0]]), own, 0, int(ends[table] - firsts[table]))
+    return keys
+
+
+@lru_cache(maxsize=256)
+def _ranges(first_keys: tuple[int, ...], num_keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first key of each table, and the one behind its last: that of the next table, which may be given several times."""
+    firsts = np.array(first_keys, np.int64)
+    begins = np.unique(np.append(firsts, num_keys))
+    return firsts, begins[np.searchsorted(begins, firsts, side="right")]
 
 
 def request_tensors(requests: Sequence[Any]) -> list[torch.Tensor]:

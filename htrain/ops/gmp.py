@@ -107,7 +107,7 @@ def _ask(
     worker has. The rest says what is held, and how rows step.
     """
     ids, places = rest[:num_tables], rest[num_tables:]
-    slots, requests = cache.ask(keys_of(ids, first_keys), samples_of(ids, places, place_tables))
+    slots, requests = cache.ask(keys_of(ids, first_keys, bounds[-1]), samples_of(ids, places, place_tables))
     return (torch.from_numpy(slots), *request_tensors(requests))
 
 

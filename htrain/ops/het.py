@@ -76,7 +76,7 @@ def _ask(
 ) -> tuple[torch.Tensor, ...]:
     """Shard i holds the keys from bounds[i] on as rows from first_rows[i] on of server
     servers[i], the last of bounds is their number; the rest says what the cache is."""
-    slots, requests = cache.ask(keys_of(ids, first_keys))
+    slots, requests = cache.ask(keys_of(ids, first_keys, bounds[-1]))
     return (torch.from_numpy(slots), *request_tensors(requests))
 
 
