@@ -161,7 +161,13 @@ def size(
     on_try: Callable[[Candidate], None] = lambda candidate: None,
 ) -> Candidate:
     """The fewest hosts of `cluster`'s kinds that reach `eps` in simulation; see `htrain.sizing.search.size`. What rows caches ask for is found as
-    `simulate` finds it. Raises UsageError where the number of workers is not to be searched, and what `compile` does."""
+    `simulate` finds it. Raises UsageError where the number of workers is not to be searched, and what `compile` does.
+
+        import htrain
+
+        found = htrain.size("models/wide_deep.py", data="packed:train.packed", eps=50_000.0, most_groups=2)
+        print(f"{found.hosts} hosts, {found.plan.cluster.groups} groups, {found.found.eps:,.0f} examples a second")
+    """
     _require_model("size", model)
     require_arguments(
         "size", cluster=cluster, options=options, data=data, example_inputs=example_inputs, logit=logit, label=label, fc_splits=fc_splits, eps=eps,
@@ -215,6 +221,12 @@ def simulate(
     `on_rates`: over the data `trace`, `FORMAT:PATH`, or ids drawn by a Zipf law of exponent `zipf`, `trace_batches` of each trainer at most. With neither,
     the rates that it was compiled with are taken, or the plan's cluster says it by `distinct_percent` and `cache_hit_percent`.
     Raises UsageError for a plan without a cache, of which neither says anything, and for both.
+
+        import htrain
+
+        found = htrain.simulate("plan", steps=20)
+        device, what, share = found.bottleneck
+        print(f"{found.eps:,.0f} examples a second; {what} of {device} is busy for {share:.0%} of the time")
     """
     require_arguments(
         "simulate", steps=steps, workers=workers, seed=seed, python_lock=python_lock, trace=trace, zipf=zipf, trace_batches=trace_batches

@@ -79,6 +79,12 @@ def partition(
 
     Raises DataError for data that cannot be read or partitioned, an older partition that does not belong, and an `out` that cannot be written, UsageError for
     arguments that make no sense.
+
+        import htrain
+
+        divided = htrain.partition("packed:train.packed", out="train.partition", num_workers=2, batch_size=128)
+        facts = divided.facts
+        print(f"a batch needs {facts.rows_per_batch:.0f} rows of others, and {facts.scattered_rows:.0f} at random")
     """
     require_arguments(
         "partition", data=data, out=out, num_workers=num_workers, batch_size=batch_size, hosts=hosts, link_cost=link_cost, replicas=replicas,
@@ -121,6 +127,12 @@ def pack(
     By a `partition`, each worker's examples are apart, rows have the numbers that it gives them, and what batches need of others is counted beside what was
     predicted. Raises DataError for data that cannot be read, a partition that does not belong, and an `out` that cannot be written, UsageError for arguments
     that have no effect.
+
+        import htrain
+
+        for part in ("train", "test"):
+            totals = htrain.pack(f"parquet:{part}.parquet?schema=schema.yaml", out=f"{part}.packed")
+            print(f"{part}: {totals.examples} examples, {totals.malformed} malformed")
     """
     malformed = Malformed(malformed_share)
     if not isinstance(data, str):
@@ -140,11 +152,18 @@ def features(data: Any, *, schema: SchemaOf) -> dict[str, NDArray[Any]]:
     """The inputs that a model gets of the rows of a table in memory, by name: what a server gives to an exported model.
 
     `data` and `schema` are as for `pack`: ids are hashed, numbers transformed and lists padded as in training; the label's column may be missing. Arrays are
-    as in docs/how-to/describe-data.md: float32 and int64, with an entry for each row, or for each id of a bag:
-
-        session.run(["score"], htrain.features(frame, schema="schema.yaml"))
+    as in docs/how-to/describe-data.md: float32 and int64, with an entry for each row, or for each id of a bag.
 
     Raises UsageError for what is no table, DataError for a schema that cannot be read, a table that does not fit, and the first row that cannot be read.
+
+        import onnxruntime
+        import pyarrow as pa
+
+        import htrain
+
+        table = pa.table({"user": ["u17"], "item": [4], "price": [9.5]})
+        session = onnxruntime.InferenceSession("model.onnx")
+        (scores,) = session.run(["score"], htrain.features(table, schema="schema.yaml"))
     """
     return inputs_of_table(*table_of("features", data, schema))
 
@@ -155,10 +174,15 @@ def describe(data: Any, *, label: str = "", rows: int = 1_000_000) -> Draft:
     Its `text` is a schema file, which says beside each column what was seen there, for a person to look over; `schema=` takes what it holds, too. The label
     is the column of that name; without, that of 0 and 1 which is called as labels are, or the only one.
 
-        Path("schema.yaml").write_text(htrain.describe("parquet:clicks.parquet").text)
-
     Raises DataError for data that cannot be read, and where it is not clear which column is the label, UsageError for arguments out of bounds, and for what
     is no table.
+
+        from pathlib import Path
+
+        import htrain
+
+        draft = htrain.describe("parquet:train.parquet", label="click")
+        Path("schema.yaml").write_text(draft.text)
     """
     require_arguments("describe", label=label, rows=rows)
     if isinstance(data, str):
@@ -190,6 +214,12 @@ def vocabulary(
     it `extends` keep their rows, and others come behind them: a plan that is compiled for the new file may begin with a run on the old one.
 
     Raises DataError for data that cannot be read, columns that are none of ids, and an `out` that cannot be written, UsageError for arguments out of bounds.
+
+        import htrain
+
+        counted = htrain.vocabulary("parquet:train.parquet?schema=schema.yaml", out="vocabulary.parquet", min_count=2)
+        for column in counted.columns:
+            print(f"{column.column}: {column.kept} of {column.distinct} values are kept")
     """
     counted = _countable("vocabulary", data, schema)
     require_arguments(
@@ -220,6 +250,12 @@ def collisions(
     report says so. `data` is csv or parquet (`FORMAT:PATH`), or a table in memory with its `schema`, as for `pack`.
 
     Raises DataError for data that cannot be read, and columns that are none of ids or have a vocabulary, UsageError for arguments out of bounds.
+
+        import htrain
+
+        report = htrain.collisions("parquet:train.parquet?schema=schema.yaml")
+        for column in report.columns:
+            print(f"{column.column}: {column.sharing:.1%} of {column.distinct} values share a row")
     """
     counted = _countable("collisions", data, schema)
     require_arguments("collisions", columns=columns, most_values=most_values, malformed_share=malformed_share)
@@ -263,6 +299,12 @@ def advise(
     `all` keeps all. The caches are those of all trainers of `cluster`, which train for `epochs` passes; the later half of the
     batches counts. Raises DataError for data that cannot be read, does not fit the model or has no batches, UsageError
     for settings that no cache can have, and what `htrain.compile` raises for the model.
+
+        import htrain
+
+        advice = htrain.advise("packed:train.packed", model="models/wide_deep.py")
+        best = advice.recommended
+        print(f"{best.setting.capacity} by {best.setting.policy}: {best.share.hit_rate:.0%} of rows are in the cache")
     """
     require_arguments(
         "advise", data=data, cluster=cluster, options=options, epochs=epochs, most_accesses=most_accesses,

@@ -36,6 +36,16 @@ def serve(
     the same model. `plan` is the folder of one, or a plan as `htrain.compile` gives it, which is kept in the run folder.
     Raises PlanError for a plan without such caches, CheckpointError, UsageError for what cannot start, RunError where nothing can listen, PeerLost when a
     server has died.
+
+        from pathlib import Path
+
+        import htrain
+
+        cluster = htrain.Cluster(groups=1, trainers=1, group_ps=0, sparse_ps=2)
+        options = htrain.Options(cache=htrain.HetCache(capacity="10%", staleness=2))
+        plan = htrain.compile("models/wide_deep.py", data="packed:train.packed", cluster=cluster, options=options)
+        plan.save(Path("tables"))
+        htrain.serve("tables", out="runs/tables")  # until Ctrl-C
     """
     require_arguments(
         "serve", plan=words(plan), out=out, resume=resume, begin_with=begin_with, lease_seconds=lease_seconds, checkpoint_seconds=checkpoint_seconds,

@@ -75,6 +75,12 @@ def export(
     nothing but an older file of the kind that htrain wrote.
     Raises UsageError for `format` and `piece_rows` of what are no tables, ModelError naming the op and module that have no form in ONNX, CheckpointError and
     PlanError for a run that cannot be read, DataError for an `out` that cannot be written.
+
+        import htrain
+
+        htrain.export("runs/a", to="onnx", out="model.onnx")
+        exported = htrain.export("runs/a", to="torch", out="model.safetensors")
+        print(f"{exported.tensors} tensors, {exported.num_bytes:,} bytes")
     """
     require_arguments(
         "export",

@@ -7,6 +7,7 @@ They are written into docs/reference/; a test says where one is not as the code 
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -105,7 +106,9 @@ def _api() -> Iterator[str]:
     yield (
         "# Python API\n\n"
         + _MADE
-        + "Names of the package `htrain`; sections of the options are in [options](options.md).\n"
+        + "Names of the package `htrain`; sections of the options are in [options](options.md).\n\n"
+        "Every example runs as it stands, beside the folder `models` of the repository and two Parquet files of clicks; "
+        "those of `describe`, `pack`, `compile`, `run` and `export` write what others read.\n"
     )
     sections = {section.__name__ for name in questions() for section in sections_of(name)}
     for name in sorted(htrain.__all__, key=str.lower):
@@ -113,9 +116,11 @@ def _api() -> Iterator[str]:
             continue
         value = getattr(htrain, name)
         kind = "class" if inspect.isclass(value) else "function"
-        yield f"## `{name}`\n\n*{kind}*\n\n```text\n{name}{_signature(value)}\n```\n\n{_words(inspect.getdoc(value) or '')}\n"
+        yield f"## `{name}`\n\n*{kind}*\n\n```text\n{name}{_signature(value)}\n```\n\n{_words(inspect.getdoc(value) or '', 'python')}\n"
         for member, function in _methods(value) if inspect.isclass(value) else ():
             yield f"- `{member}{_signature(function)}`: {(inspect.getdoc(function) or '').splitlines()[0]}"
+            if example := example_of(function):
+                yield "\n" + textwrap.indent(_fenced(example, "python"), "    ") + "\n"
         yield ""
 
 
@@ -136,12 +141,33 @@ def _signature(value: Any) -> str:
     return f"({arguments}) -> {ast.unparse(function.returns) if function.returns else 'None'}"
 
 
-def _words(text: str) -> str:
+def example_of(documented: Any) -> str:
+    """The example of a docstring: the indented block at its end, blank lines included. "" where there is none."""
+    block = _blocks(inspect.getdoc(documented) or "")[-1]
+    return textwrap.dedent(block) if block.startswith("    ") else ""
+
+
+def _words(text: str, language: str = "text") -> str:
     """A docstring as Markdown: examples, which are indented, in fences."""
-    blocks = inspect.cleandoc(text.replace("\b", "")).split("\n\n")
     return "\n\n".join(
-        f"```text\n{inspect.cleandoc(b)}\n```" if b.startswith(("    ", "htrain ")) else b for b in blocks
+        _fenced(textwrap.dedent(block), language) if block.startswith(("    ", "htrain ")) else block.strip("\n")
+        for block in _blocks(inspect.cleandoc(text.replace("\b", "")))
     )
+
+
+def _blocks(text: str) -> list[str]:
+    """The paragraphs of a docstring; lines that are indented are one block, with the blank lines among them."""
+    blocks = [""]
+    for paragraph in re.split(r"\n\n(?!\n)", text):
+        if paragraph.startswith("    ") and blocks[-1].startswith("    "):
+            blocks[-1] += f"\n\n{paragraph}"
+        else:
+            blocks.append(paragraph)
+    return blocks[1:]
+
+
+def _fenced(block: str, language: str) -> str:
+    return f"```{language}\n{block}\n```"
 
 
 def _cell(text: str) -> str:

@@ -37,6 +37,15 @@ def connect(
     as the plan has them. Gradients are scaled by `gradient_scale`: `mean` divides by the number of torch.distributed's workers, as DistributedDataParallel
     does for weights. A server that does not answer for `deadline_seconds` is lost; with a staleness of 0, other workers are waited for up to `round_seconds`.
     Raises UsageError for a place that is none, PeerLost where nobody answers, RunError where this worker is refused.
+
+        import torch
+
+        import htrain.client
+
+        with htrain.client.connect("runs/tables") as tables:
+            users = htrain.client.HetEmbedding(tables, "embeddings.tables.user")
+            users(torch.tensor([4, 17])).square().sum().backward()
+            tables.step()
     """
     if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
         raise UsageError(f"connect: capacity: {capacity} is no number of rows")

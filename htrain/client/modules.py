@@ -19,6 +19,16 @@ class HetEmbedding(nn.Module):
 
     In evaluation (`eval()`, or without gradients) rows are read as the servers have them, and nothing is trained. The module has no parameters: an
     optimizer, or DistributedDataParallel, sees only what is beside it.
+
+        import torch
+
+        import htrain.client
+
+        with htrain.client.connect("runs/tables") as tables:
+            users = htrain.client.HetEmbedding(tables, "embeddings.tables.user")
+            top = torch.nn.Linear(users.embedding_dim, 1)
+            top(users(torch.tensor([4, 17, 4]))).sum().backward()
+            tables.step()
     """
 
     def __init__(self, tables: Tables, table: str, *, padding_idx: int | None = None) -> None:
@@ -44,7 +54,20 @@ class HetEmbedding(nn.Module):
 
 
 class HetEmbeddingBag(nn.Module):
-    """y[B,D] = the sum, mean or maximum of each bag's rows, as nn.EmbeddingBag; see `HetEmbedding`."""
+    """y[B,D] = the sum, mean or maximum of each bag's rows, as nn.EmbeddingBag.
+
+    As with `HetEmbedding`, the rows come through this worker's cache and are trained by `tables.step()`.
+
+        import torch
+
+        import htrain.client
+
+        with htrain.client.connect("runs/tables") as tables:
+            seen = htrain.client.HetEmbeddingBag(tables, "embeddings.tables.item", mode="mean")
+            tastes = seen(torch.tensor([4, 8, 15, 16, 23]), torch.tensor([0, 3]))  # of two users, who have seen 3 and 2
+            tastes.square().sum().backward()
+            tables.step()
+    """
 
     def __init__(
         self,

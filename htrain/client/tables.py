@@ -32,6 +32,12 @@ class Tables:
 
     A training step reads rows by `HetEmbedding` and `HetEmbeddingBag`, any number of times, and ends with `step`, which writes their gradients. A batch that
     was announced is asked for while the one before computes, and all of its tables at once.
+
+        import htrain.client
+
+        with htrain.client.connect("runs/tables") as tables:
+            for cache in tables.served.caches:
+                print({table.name: (table.rows, cache.width) for table in cache.tables})
     """
 
     def __init__(
@@ -65,7 +71,16 @@ class Tables:
         return self._link.served
 
     def place_of(self, table: str) -> tuple[ServedCache, ServedTable]:
-        """Where a table is. Raises DataError for one that is not served."""
+        """The cache that a table is behind, and its place in it.
+
+        Raises DataError for a table that is not served.
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                cache, table = tables.place_of("embeddings.tables.user")
+                print(f"{table.rows} rows of {cache.width} numbers; {cache.capacity} fit into the cache")
+        """
         self._require_own_process()
         return self._link.served.place_of(table)
 
@@ -89,7 +104,16 @@ class Tables:
         return not any(side.is_direct for side in self._sides.values())
 
     def warm(self, seconds: float = 120.0) -> None:
-        """Wait until the loops of caches are compiled. Raises RunError where they cannot be, or it takes longer; UsageError for a capacity without memory."""
+        """Wait until the loops of caches are compiled, at most so many `seconds`.
+
+        Raises RunError where they cannot be, or it takes longer; UsageError for a capacity without memory.
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                tables.warm(60.0)
+                assert tables.is_warm
+        """
         self._require_own_process()
         if not self._warm_up.wait(seconds):
             raise RunError(
@@ -105,6 +129,19 @@ class Tables:
         A batch has all lookups of its step, and batches are announced in the order of their steps. Rows of announced batches are the last to leave the cache,
         and the next batch is asked for while the present one computes.
         Raises DataError for a table that is not served, and for an id out of range.
+
+            import torch
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                items = htrain.client.HetEmbedding(tables, "embeddings.tables.item")
+                batches = torch.randint(300, (8, 128))
+                for ids in batches:
+                    tables.announce({"embeddings.tables.item": ids})
+                for ids in batches:
+                    items(ids).square().mean().backward()
+                    tables.step()
         """
         self._require_open()
         announced: dict[str, list[tuple[str, Ids]]] = {}
@@ -125,6 +162,15 @@ class Tables:
         """The rows of ids, to be trained: `step` writes the gradient that `Lookup.rows` has then.
 
         Raises DataError for an id out of range, or another than was announced; PeerLost where a server does not answer.
+
+            import torch
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                lookup = tables.read("embeddings.tables.user", torch.tensor([4, 17, 4]))
+                lookup.rows[lookup.inverse].square().sum().backward()
+                tables.step()
         """
         self._require_open()
         cache, found = self.place_of(table)
@@ -154,6 +200,14 @@ class Tables:
 
         Between steps this worker's updates are sent first, and are in them. Between a lookup and its step they are not: those that it has not sent are missing,
         with a staleness of 0 none. Raises DataError for an id out of range, PeerLost where a server does not answer.
+
+            import torch
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                rows = tables.look("embeddings.tables.user", torch.tensor([4, 17]))
+                print(rows.norm(dim=1))
         """
         self._require_open()
         cache, found = self.place_of(table)
@@ -174,6 +228,16 @@ class Tables:
         """Write the gradients of all rows that were read since the last step, as optimizer.step() does those of weights; times `scale`.
 
         Rows without a gradient are let go. Raises RunError for gradients that are not finite, `scale` included; they are let go, too, whatever is raised.
+
+            import torch
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                items = htrain.client.HetEmbedding(tables, "embeddings.tables.item")
+                for ids in torch.randint(300, (4, 128)):  # four small batches make one step
+                    items(ids).square().mean().backward()
+                tables.step(scale=1 / 4)
         """
         self._require_open()
         scale = float(scale) * self._gradient_scale()
@@ -194,7 +258,23 @@ class Tables:
         self._ask_ahead()
 
     def skip(self) -> None:
-        """End a step that writes nothing: what it has looked up, and the gradients that rows have, are let go."""
+        """End a step that writes nothing.
+
+        What it has looked up, and the gradients that rows have, are let go.
+
+            import torch
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                items = htrain.client.HetEmbedding(tables, "embeddings.tables.item")
+                loss = items(torch.randint(300, (128,))).log().mean()  # not a number, where one is below 0
+                loss.backward()
+                if loss.isfinite():
+                    tables.step()
+                else:
+                    tables.skip()
+        """
         self._require_open()
         self._come_to_round()
         self._let_go()
@@ -202,7 +282,22 @@ class Tables:
         self._ask_ahead()
 
     def step_after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have every step of an optimizer followed by one of the tables."""
+        """Have every step of an optimizer followed by one of the tables.
+
+        Nothing is done where the optimizer's own step raises.
+
+            import torch
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                users = htrain.client.HetEmbedding(tables, "embeddings.tables.user")
+                top = torch.nn.Linear(users.embedding_dim, 1)
+                optimizer = torch.optim.Adam(top.parameters())
+                tables.step_after(optimizer)
+                top(users(torch.tensor([4, 17]))).sum().backward()
+                optimizer.step()
+        """
         self._require_own_process()
         optimizer.register_step_post_hook(lambda *_: self.step())
 
@@ -210,6 +305,17 @@ class Tables:
         """Send every update that was not sent; rows stay in the caches. With a staleness of 0, all workers do so together.
 
         Raises PeerLost where a server does not answer; RunError between a lookup and its step.
+
+            import torch
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                items = htrain.client.HetEmbedding(tables, "embeddings.tables.item")
+                items(torch.tensor([4, 8, 15])).square().sum().backward()
+                tables.step()
+                tables.flush()
+                assert tables.unsent == 0
         """
         self._require_open()
         if self._in_step:
@@ -225,7 +331,20 @@ class Tables:
     # -- coming and going --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Send what was not sent, and leave. Without a step, what was read is let go. In a process that was forked nothing is done."""
+        """Send what was not sent, and leave.
+
+        Without a step, what was read is let go. In a process that was forked nothing is done.
+
+            import torch
+
+            import htrain.client
+
+            tables = htrain.client.connect("runs/tables")
+            items = htrain.client.HetEmbedding(tables, "embeddings.tables.item")
+            items(torch.tensor([4, 8, 15])).square().sum().backward()
+            tables.step()
+            tables.close()
+        """
         if self._closed or self._is_elsewhere:
             return
         try:
@@ -247,6 +366,12 @@ class Tables:
 
         A worker that has joined by a folder joins where its servers are now. What was announced is forgotten.
         Raises what `connect` does, and RunError where another plan is served now.
+
+            import htrain.client
+
+            with htrain.client.connect("runs/tables") as tables:
+                num_lost = tables.rejoin()  # after a PeerLost, once the servers are there again
+                print(f"updates of {num_lost} rows are lost")
         """
         self._require_own_process()
         lost = self.unsent

@@ -25,6 +25,16 @@ def register_policy(name: str, score: Score) -> None:
     the first time. Numba compiles it: arithmetic, comparisons, `math`. It is called for every row of the cache whenever some have to leave. What is no number
     counts as the lowest.
     Requires: the caller is a file that can be imported again, as roles do. Raises ModelError for what cannot be a policy, and a name that is taken.
+
+        # patient.py
+        import htrain
+
+
+        def patient(uses: int, idle: int, age: int) -> float:
+            return uses / (1 + idle)
+
+
+        htrain.register_policy("patient", patient)
     """
     caller = sys._getframe(1)
     path = file_of(caller, f"cache policy {name!r}")

@@ -44,6 +44,24 @@ def register_strategy(
     (a Strategy; of a cache, one that HoldsRows), and `run` what a role does (RunsSync, RunsCache). Without, each is as where nothing is to be done.
 
     Requires: the caller is a file that can be imported again, as roles do. Raises ModelError for what cannot be a strategy, and a kind that is taken.
+
+        # gently.py
+        from dataclasses import dataclass
+        from typing import Annotated
+
+        from msgspec import Meta
+
+        import htrain
+        from htrain.strategies.model_averaging import Averaged
+
+
+        @dataclass(frozen=True)
+        class Gently(htrain.ModelAveraging):
+            kind = "gently"
+            alpha: Annotated[float, Meta(gt=0, le=1), htrain.about("How far a replica moves to the mean.")] = 0.1
+
+
+        htrain.register_strategy(Gently, compile=Averaged)
     """
     caller = sys._getframe(1)
     question = next(

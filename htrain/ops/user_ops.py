@@ -65,6 +65,18 @@ def register(definition: OpDef) -> UserOp:
 
     Requires: the caller is a file that can be imported again, as roles do.
     Raises ModelError for a name that is taken, or a definition that cannot be run or written to a plan.
+
+        # my_ops.py
+        import torch
+
+        import htrain
+
+
+        def kernel(x: torch.Tensor, *, slope: float) -> torch.Tensor:
+            return torch.where(x > 0, x, slope * x)
+
+
+        sloped = htrain.register(htrain.OpDef("Sloped", kernel, elementwise=True))  # in forward(): sloped(x, slope=0.1)
     """
     caller = sys._getframe(1)
     path = _check(definition, caller)

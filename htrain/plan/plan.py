@@ -89,7 +89,16 @@ class Plan(NetsOfPlan):
         return f"<Plan of {self.model}: {size}, predicted {self.predicted_eps:,.0f} EPS>"
 
     def known_rates(self, rates: Rates) -> Rates:
-        """`rates` where they tell of any cache, and otherwise those that the plan was compiled with."""
+        """`rates` where they tell of any cache, and otherwise those that the plan was compiled with.
+
+        `htrain.simulate` counts with them.
+
+            import htrain
+
+            advice = htrain.advise("packed:train.packed", model="models/wide_deep.py")
+            plan = htrain.compile("models/wide_deep.py", data="packed:train.packed", options=advice.options)
+            rates = plan.known_rates(advice.recommended.rates)
+        """
         return rates if rates.caches else self.rates
 
     @property
@@ -106,6 +115,13 @@ class Plan(NetsOfPlan):
         """Write the folder: whole, or not at all; an older plan there is replaced, and nothing else.
 
         Raises PlanError when `folder` holds something that is not a plan, or one of its files is not as htrain wrote it.
+
+            from pathlib import Path
+
+            import htrain
+
+            plan = htrain.compile("models/wide_deep.py", data="packed:train.packed")
+            plan.save(Path("plans/here"))
         """
         writers: dict[str, Callable[[Path], None]] = {
             f"nets/{name}.onnx": partial(write_net, net) for name, net in self.nets.items()

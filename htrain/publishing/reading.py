@@ -31,11 +31,15 @@ class Published:
     `parameters` are those of the model under its own names, tables among them, as `torch.nn.Module.load_state_dict` takes them; a full version comes in new
     tensors, any other changes rows in place, once all of it has been read and found as it was written. For one thread, which nobody reads beside.
 
-        model = htrain.Published("s3://bucket/models/ads")
-        while True:
+        import time
+
+        import htrain
+
+        model = htrain.Published("published/ads")  # or s3://bucket/models/ads
+        while not (model.version and model.version.is_final):
             if model.refresh():
-                print(model.version.name, model.version.examples)
-            ...                              # serve from model.parameters
+                print(f"{model.version.name}, after {model.version.examples} examples: serve model.parameters")
+            time.sleep(1)
     """
 
     def __init__(self, address: str) -> None:
@@ -48,6 +52,12 @@ class Published:
         """Take the newest version that is whole; whether it is another than before. Where none is there yet, none is taken.
 
         Raises PublishError for what cannot be read, or is not as it was written: then all is as it was before.
+
+            import htrain
+
+            model = htrain.Published("published/ads")
+            if model.refresh():
+                print({name: tuple(values.shape) for name, values in model.parameters.items()})
         """
         for left in reversed(range(_TRIES)):
             try:

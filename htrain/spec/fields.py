@@ -54,7 +54,18 @@ class Question:
 
 
 def about(sentence: str, *, flag: str = "") -> Meta:
-    """A sentence on what a field says. `flag` is the name of its flag, without dashes in front, where that is not made of its section and its name."""
+    """A sentence on what a field says, to stand in its type.
+
+    `flag` is the name of its flag, without dashes in front, where that is not made of its section and its name.
+
+        from typing import Annotated
+
+        from msgspec import Meta
+
+        import htrain
+
+        Share = Annotated[float, Meta(gt=0, le=1), htrain.about("How far a replica moves to the mean.")]
+    """
     return Meta(description=sentence, extra={"flag": flag})
 
 

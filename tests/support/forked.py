@@ -148,10 +148,25 @@ class Commands:
 
         What it says on standard error is to be read from the command, or goes to a `log`.
         """
+        return self._start("", words, Path.cwd(), held=held, log=log)
+
+    def start_module(self, module: str, cwd: Path) -> Started:
+        """`python -m MODULE` in a folder, as `run_module` does, while the test goes on."""
+        return self._start(module, [], cwd)
+
+    def _start(
+        self,
+        module: str,
+        words: Sequence[str],
+        cwd: Path,
+        *,
+        held: tuple[Path, str] | None = None,
+        log: IO[str] | None = None,
+    ) -> Started:
         (stdout, its_stdout), (stderr, its_stderr) = os.pipe(), os.pipe()
         with open(os.devnull) as nothing:
             streams = [nothing.fileno(), its_stdout, log.fileno() if log else its_stderr]
-            pid = self._fork("", words, Path.cwd(), 0, streams, held=held)
+            pid = self._fork(module, words, cwd, 0, streams, held=held)
         os.close(its_stdout)
         os.close(its_stderr)
         return Started(pid, open(stdout, errors="replace"), open(stderr, errors="replace"))
