@@ -72,6 +72,15 @@ def compile(
     `rates` are those at which the plan's caches ask for rows, or the file with them that `htrain advise` has written; the prediction counts with them.
     With `self_check`, loss and gradients of what was captured are compared with the model's own on a small random batch.
     Raises ModelError, PlacementError, DataError, ClusterError.
+
+        from pathlib import Path
+
+        import htrain
+
+        cluster = htrain.Cluster(groups=1, trainers=2, group_ps=1, sparse_ps=2)
+        plan = htrain.compile("models/wide_deep.py", data="packed:train.packed", cluster=cluster)
+        print(f"{plan.predicted_eps:,.0f} examples a second are predicted")
+        plan.save(Path("plan"))
     """
     cluster = cluster or this_machine()
     _require_model("compile", model)

@@ -37,6 +37,14 @@ def predict(
     The file appears whole or not at all, over nothing but an older Parquet file of scores.
     Raises UsageError for a name of another kind, CheckpointError and PlanError for a run that cannot be read, DataError for data that cannot be read or does
     not fit, for a malformed row, and for a file that cannot be written.
+
+        import numpy as np
+
+        import htrain
+
+        htrain.predict("runs/a", data="packed:test.packed", out="scores.npy")
+        scores = np.load("scores.npy")
+        print(scores["score"][:10], scores["label"][:10])
     """
     require_arguments(
         "predict", run_folder=run_folder, data=words(data), out=out, plan=plan, replica=replica, checkpoint=checkpoint, workers=workers

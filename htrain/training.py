@@ -107,6 +107,11 @@ def run(
     while training goes on, and at the end; `end` is for the last alone. Each `publish_full_every`-th has all rows, others those that have changed (HT 4.3).
     Raises what `htrain.errors` lists under RunError, errors of the plan, data or checkpoint, RunError, after a checkpoint, for what `on_validation` raises,
     and PublishError for an address where nothing can be published, and, after a checkpoint, for a last version that could not be.
+
+        import htrain
+
+        result = htrain.run("plan", data="packed:train.packed", out="runs/a", epochs=2, publish="published/ads")
+        print(f"{result.totals.examples} examples, {result.eps:,.0f} a second, log loss {result.totals.loss:.3f}")
     """
     require_files(schema, plan=plan, data=data, valid=valid, is_mpi=hosting == "mpi")
     require_arguments(
@@ -258,6 +263,11 @@ def evaluate(
     are ranked against each other, and `.ranking` has GAUC, NDCG and recall of the first `top` of each group, and MRR, over the groups with both labels.
     As many threads compute as `workers` says, one for each core where that is `auto`: what is found does not depend on it.
     Raises UsageError for labels that are none, and for a column that is none, and as `htrain.predict`.
+
+        import htrain
+
+        found = htrain.evaluate("runs/a", data="packed:test.packed")
+        print(f"AUC {found.auc:.3f}, log loss {found.log_loss:.3f}, calibration {found.calibration:.2f}")
     """
     require_arguments(
         "evaluate", run_folder=run_folder, data=words(data), plan=plan, replica=replica, checkpoint=checkpoint, labels=labels, group_by=group_by, top=top,

@@ -99,6 +99,11 @@ def click_schema(num_dense: int, rows: tuple[int, ...], *, tables: tuple[str, ..
     """The schema of a click log: `dense`: float32[B,num_dense] (left out when 0) and `sparse`: int64[B,len(rows)].
 
     Column c of `sparse` is called `C{c+1}` and addresses a table of `rows[c]` rows, its own unless `tables` says otherwise.
+
+        import htrain
+
+        schema = htrain.click_schema(13, (1000, 500))
+        print([(item.name, item.columns) for item in schema.inputs])
     """
     names = tuple(f"C{c + 1}" for c in range(len(rows)))
     dense = Input("dense", "dense", num_dense, tuple(f"I{c + 1}" for c in range(num_dense)))

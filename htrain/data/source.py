@@ -34,6 +34,11 @@ def open_data(uri: str, extent: Extent | None = None) -> Dataset:
 
     Which options there are, each format says in its file (htrain.data.formats); a part of any can be held out (htrain.data.held_out), and its rows
     shuffled or held to be in the order of time (htrain.data.order). With an `extent`, what has come behind it is not read (htrain.data.growth).
+
+        import htrain
+
+        dataset = htrain.open_data("packed:train.packed")
+        print(dataset.num_examples(), [(item.name, item.kind) for item in dataset.schema.inputs])
     """
     format, place, values = _parts(uri)
     own = {name: text for name, text in values.items() if name in format.options}

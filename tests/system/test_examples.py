@@ -18,40 +18,6 @@ from whole_runs import ROOT, wait_until
 
 import htrain.client
 
-# Temporary: examples of functions whose docstrings have none yet. One that has been given its own is to leave, a test says so.
-NOT_YET = {
-    "htrain.compile": """\
-from pathlib import Path
-
-import htrain
-
-cluster = htrain.Cluster(groups=1, trainers=2, group_ps=1, sparse_ps=2)
-plan = htrain.compile("models/wide_deep.py", data="packed:train.packed", cluster=cluster)
-print(f"{plan.predicted_eps:,.0f} examples a second are predicted")
-plan.save(Path("plan"))
-""",
-    "htrain.run": """\
-import htrain
-
-result = htrain.run("plan", data="packed:train.packed", out="runs/a", epochs=2, publish="published/ads")
-print(f"{result.totals.examples} examples, {result.eps:,.0f} a second, log loss {result.totals.loss:.3f}")
-""",
-    "htrain.evaluate": """\
-import htrain
-
-found = htrain.evaluate("runs/a", data="packed:test.packed")
-print(f"AUC {found.auc:.3f}, log loss {found.log_loss:.3f}, calibration {found.calibration:.2f}")
-""",
-    "htrain.predict": """\
-import numpy as np
-
-import htrain
-
-htrain.predict("runs/a", data="packed:test.packed", out="scores.npy")
-scores = np.load("scores.npy")
-print(scores["score"][:10], scores["label"][:10])
-""",
-}
 IN_ORDER = ("describe", "pack", "compile", "run", "export")  # what others need: each is written by the one before
 SERVE = "htrain.serve"
 
@@ -67,8 +33,7 @@ def public() -> dict[str, Any]:
     return found
 
 
-PUBLIC = public()
-EXAMPLES = {name: NOT_YET.get(name, example_of(value)) for name, value in PUBLIC.items()}
+EXAMPLES = {name: example_of(value) for name, value in public().items()}
 
 
 def write_clicks(path: Path, rows: int, seed: int) -> None:
@@ -132,8 +97,3 @@ def outcomes(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Ma
 def test_the_example_of_a_public_name_runs(name: str, outcomes: Mapping[str, str]) -> None:
     assert EXAMPLES[name], f"{name}: end its docstring with an example: a block that is indented by 4 spaces more"
     assert not outcomes[name], f"{name}: {outcomes[name]}"
-
-
-@pytest.mark.parametrize("name", NOT_YET)
-def test_only_what_has_no_example_of_its_own_is_given_one_here(name: str) -> None:
-    assert example_of(PUBLIC[name]) == "", f"{name}: has an example now: leave it out of NOT_YET"

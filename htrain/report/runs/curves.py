@@ -31,6 +31,12 @@ def curves(run_folder: str | Path) -> Curves:
     """How a run went over time, by its folder, while it trains or later; of a long run every second, fourth, ... moment, at most 2,048.
 
     All are empty of a run that has reported nothing yet. Raises CheckpointError for a metrics.jsonl that cannot be read.
+
+        import htrain
+
+        seen = htrain.curves("runs/a")
+        for examples, loss, eps in zip(seen.examples, seen.loss, seen.eps):
+            print(f"{examples:.0f} examples: loss {loss:.3f}, {eps:.0f} a second")
     """
     history = read_history(Path(run_folder), ())
     points = history.points if history else ()
