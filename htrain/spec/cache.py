@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from htrain.spec.options import Options
 
 _NUMBER = r"(?!0+(\.0*)?%?$)(100(\.0{1,9})?%|[0-9]{1,2}(\.[0-9]{1,9})?%|[0-9]{1,18})"
-_CAPACITY = "a capacity: want a share such as 10%, or a number of rows"
+_CAPACITY = "a capacity: want a share such as 10%, or a number of rows from 1 on, as text"
 Capacity = Annotated[str, Meta(pattern=f"^{_NUMBER}$", extra={"wanted": _CAPACITY})]
 TableCapacities = Annotated[
     tuple[tuple[str, Annotated[str, Meta(pattern=f"^({_NUMBER}|none)$")]], ...],
@@ -109,9 +109,9 @@ class LookAheadCache(Cache):
 
     Each table has the next prime of `sets` sets of `ways` rows, or is held whole where it has no more rows than sets; `auto` are as many as the
     window needs. A window of `auto` is 500 batches, or what the trainer's memory holds. With `patch`, a prefetched row that has changed since it was
-    read is put right; without, it is used as it is, as in the paper. With `device` cuda, the cache and all of a trainer's steps are on its CUDA
-    device. Several trainers have replicas of the same caches, and average the rows that they have changed every `average` steps, or when the updates since the
-    last time are such a share of the caches' rows, 5% say (6.1: lambda).
+    read is put right; without, it is used as it is, as in the paper, and the change is lost. With `device` cuda, the
+    cache and all of a trainer's steps are on its CUDA device. Several trainers have replicas of the same caches, and average the rows that they have changed
+    every `average` steps, or when the updates since the last time are such a share of the caches' rows, 5% say (6.1: lambda).
     """
 
     kind = "lookahead"
@@ -129,7 +129,12 @@ class LookAheadCache(Cache):
         about("Sets of each table's cache; auto is as many as the window needs."),
     ] = "auto"
     ways: Annotated[Annotated[int, Meta(ge=1, le=4096)], about("Rows of a set.")] = 16
-    patch: Annotated[bool, about("Put right a prefetched row that has changed since it was read.")] = True
+    patch: Annotated[
+        bool,
+        about(
+            "Put right a prefetched row that has changed since it was read; without, its updates since then are lost."
+        ),
+    ] = True
     average: Annotated[
         Count | UpdatedShare,
         about(

@@ -92,7 +92,7 @@ def test_the_zeros_of_older_sections_are_words_today(
         ("options: {numerics: float32}", r"c.yaml:1: options.numerics: want entries such as {fc_dtype: auto}"),
         (
             "options: {cache: {kind: het, capacity: 0%}}",
-            r"cache.capacity: '0%' is not a capacity: want a share such as 10%, or a number of rows",
+            r"cache.capacity: '0%' is not a capacity: want a share such as 10%, or a number of rows from 1 on, as text",
         ),
         ("options: {cache: {kind: het, capacity: 101%}}", r"cache.capacity: '101%' is not a capacity"),
         (
@@ -149,5 +149,8 @@ def test_what_is_no_capacity_is_refused_wherever_it_is_asked(text: str) -> None:
             refused.append(str(error))
     assert refused in (
         [],
-        [f"--cache-capacity: '{text}' is not a capacity: want a share such as 10%, or a number of rows"] * 2,
+        [
+            f"--cache-capacity: '{text}' is not a capacity: want a share such as 10%, or a number of rows from 1 on, as text"
+        ]
+        * 2,
     )

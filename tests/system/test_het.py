@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from harness import batches_of, relative_differences, run_roles, torch_losses
@@ -206,3 +208,36 @@ def test_dense_replicas_are_equal_to_the_last_bit_and_every_update_is_in_the_tab
     assert first
     assert all(torch.equal(tensor, other[name]) for other in others for name, tensor in first.items())
     assert all(cache.unsent == 0 for w in range(4) for cache in roles[f"trainer:{w}:0"].caches.values())
+
+
+class Crossed(nn.Module):
+    """Three tables behind each other, the first of fewer rows than the data says; the last is looked up by the first one's ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Embedding(36, 4), nn.Embedding(40, 4), nn.Embedding(40, 4)
+        self.top = nn.Linear(12, 1)
+
+    def forward(self, sparse: torch.Tensor) -> torch.Tensor:
+        """sparse[B,2]: logit[B,1]."""
+        return self.top(torch.cat([self.first(sparse[:, 0]), self.second(sparse[:, 1]), self.third(sparse[:, 0])], 1))
+
+
+@pytest.mark.parametrize("cache", [htrain.HetCache("10", 3, window=64), htrain.HetCache("10", 0, window=1)])
+def test_an_id_without_a_row_is_refused_and_trains_no_row_of_the_next_table(
+    cache: htrain.HetCache, tmp_path: Path
+) -> None:
+    """It ran to its end, and trained another table's row, or for ever, where that table was asked for the row, too."""
+    draw = np.random.default_rng(0)
+    rows = pa.table({name: draw.integers(0, 40, 1000) for name in ("user", "item")} | {"click": [0, 1] * 500})
+    schema = {"label": "click", "inputs": {"sparse": {"kind": "ids", "columns": ["user", "item"], "rows": 40}}}
+    plan = htrain.compile(
+        Crossed(),
+        example_inputs={"sparse": torch.zeros(4, 2, dtype=torch.int64)},
+        cluster=this_machine(groups=1, sparse_ps=2, **CLUSTER),
+        options=htrain.Options(batch_size=32, cache=cache),
+    )
+    with pytest.raises(
+        htrain.Error, match=r"trainer:0:0: id 3[6-9] at position \d+ is outside the table's rows \[0, 36\)"
+    ):
+        htrain.run(plan, data=rows, schema=schema, out=tmp_path / "run", hosting="threads", retries=0)
