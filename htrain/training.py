@@ -216,7 +216,13 @@ def _checked(hosting: Hosting | Elsewhere) -> Hosting:
     """How roles are hosted, as one word. Raises UsageError for what cannot be said of those that come from elsewhere."""
     if not isinstance(hosting, Elsewhere):
         return hosting
-    require_arguments("Elsewhere", listen=hosting.listen, secret=hosting.secret, join_seconds=hosting.join_seconds)
+    require_arguments(
+        "Elsewhere", listen=hosting.listen, secret=hosting.secret, join_seconds=hosting.join_seconds, hosts_file=hosting.hosts
+    )  # fmt: skip
+    if not hosting.hosts and not hosting.secret:
+        raise UsageError(
+            "Elsewhere: secret: name a file of mode 0600, which roles have, too, or hosts=, where they are started by ssh"
+        )
     return "processes"
 
 

@@ -14,6 +14,8 @@ import yaml
 from htrain.cli.app import run
 from htrain.cli.role import role
 from htrain.net.names import Role
+from htrain.spec.cluster import load_cluster
+from htrain.spec.hosts_file import load_hosts
 
 PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "on-a-cluster.md").read_text()
 FILES = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
@@ -117,3 +119,12 @@ def test_each_pod_of_roles_plays_a_line_of_names(tmp_path: Path) -> None:
         assert given["roles"] == tuple(of_pod.split())
         assert all(str(Role.parse(name)) == name for name in given["roles"])
         assert given["launcher"] == f"{found['ads']['metadata']['name']}:7070"
+
+
+def test_hosts_are_read_as_the_page_says(tmp_path: Path) -> None:
+    path = tmp_path / "on-hosts.yaml"
+    path.write_text(FILES["on-hosts.yaml"])
+    cluster = load_cluster(path, {})
+    found = load_hosts(path).assigned([(str(role),) for role in cluster.roles])
+    assert sorted(role for roles in found.values() for role in roles) == sorted(map(str, cluster.roles))
+    assert found["ads-2"] == ("trainer:1:0", "trainer:1:1", "group_ps:1:0", "group_ps:1:1")

@@ -275,6 +275,11 @@ def compile_command(
     type=Finite(1),
     help="With --listen: how long roles are waited for, at the beginning and when one was lost. [default: 600]",
 )
+@click.option(
+    "--hosts",
+    type=FilePath(),
+    help="With --listen: start roles by ssh, on the hosts of the section hosts of this cluster file.",
+)
 @click.option("--valid", default="", help="Data on which the last checkpoint is evaluated, such as criteo:test.tsv.")
 @click.option(
     "--valid-every",
@@ -331,11 +336,12 @@ def run(
     listen: str,
     secret: Path | None,
     join_seconds: float,
+    hosts: Path | None,
     as_json: bool,
     **settings: Any,
 ) -> None:
     """Train a plan on this machine: a process per role, or --threads. Under mpiexec, a rank per role; with --on ray, a task of Ray; with --listen, roles that
-    htrain role starts.
+    htrain role starts, or, with --hosts, ssh.
 
     Ctrl-C, SIGTERM and the end of the terminal write a checkpoint and end the run, a second Ctrl-C ends it at once; --resume goes on from the last one.
     """
@@ -347,7 +353,7 @@ def run(
         raise UsageError(
             "--threads has no effect under mpiexec, which starts a process per role: leave one of them out"
         )
-    elsewhere = elsewhere_of(listen, secret, join_seconds, on=on, is_rank=rank.is_rank(), threads=threads)
+    elsewhere = elsewhere_of(listen, secret, join_seconds, hosts, on=on, is_rank=rank.is_rank(), threads=threads)
     hosting: Literal["processes", "threads", "mpi"] = "threads" if threads else "mpi" if rank.is_rank() else "processes"
     if hosting == "mpi":
         rank.split(run_folder)

@@ -16,12 +16,12 @@ from htrain.spec.settings import Elsewhere
 
 
 def elsewhere_of(
-    listen: str, secret: Path | None, join_seconds: float, *, on: str, is_rank: bool, threads: bool
+    listen: str, secret: Path | None, join_seconds: float, hosts: Path | None, *, on: str, is_rank: bool, threads: bool
 ) -> Elsewhere | Literal["ray"] | None:
     """Where roles come from; None of a run that starts its own. Raises UsageError for what does not go together."""
     flag = f"--listen {listen}" if listen else f"--on {on}"
     if not listen:
-        require_beside("--listen", "secret", "join_seconds")
+        require_beside("--listen", "secret", "join_seconds", "hosts")
         if on == "here":
             return None
     if is_rank or threads or (listen and on != "here"):
@@ -29,15 +29,22 @@ def elsewhere_of(
         raise UsageError(f"{flag} has no effect {other}, which starts roles itself: leave one of them out")
     if on == "ray":
         return "ray"
-    if not secret:
-        raise UsageError(f"{flag}: wants --secret FILE, which htrain role is given, too: whoever has it may take part")
-    return Elsewhere(listen, secret, join_seconds)
+    if not secret and not hosts:
+        raise UsageError(
+            f"{flag}: wants --secret FILE, which htrain role is given, too: whoever has it may take part; or --hosts FILE, to start roles by ssh"
+        )
+    return Elsewhere(listen, secret or "", join_seconds, hosts or "")
 
 
 @click.command(cls=Command)
 @click.argument("roles", nargs=-1, required=True, metavar="ROLE...")
 @click.option("--launcher", required=True, metavar="HOST:PORT", help="Where htrain run --listen waits for roles.")
-@click.option("--secret", required=True, type=FilePath(), help="The file of mode 0600 that the launcher has, too.")
+@click.option(
+    "--secret",
+    required=True,
+    type=FilePath(),
+    help="The file of mode 0600 that the launcher has, too; - for standard input.",
+)
 @click.option(
     "--address",
     default="",

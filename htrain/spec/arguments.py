@@ -54,7 +54,7 @@ _KINDS: Mapping[str, Any] = {
 }  # fmt: skip
 _CLASSES: Mapping[str, type | tuple[type, ...]] = {
     "cluster": Cluster, "options": Options, "plan": (str, Path), "out": (str, Path), "resume": (str, Path), "begin_with": (str, Path), "extends": (str, Path),
-    "run_folder": (str, Path), "secret": (str, Path), "partition": (str, Path), "rates": (str, Path),
+    "run_folder": (str, Path), "secret": (str, Path), "hosts_file": (str, Path), "partition": (str, Path), "rates": (str, Path),
     "example_inputs": Mapping, "on_validation": (Callable, type(None)),  # type: ignore[dict-item]
 }  # fmt: skip
 

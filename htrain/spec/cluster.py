@@ -189,7 +189,7 @@ def load_cluster(path: Path, overrides: Mapping[str, Any]) -> Cluster:
     values: dict[str, Any] = {}
     for field, entry in cluster_entries(path).items():
         where = f"{path}:{entry.line}"
-        if field == OPTIONS or field in OLDER_SECTIONS:
+        if field in (OPTIONS, HOSTS, *OLDER_SECTIONS):
             continue
         if field in _CONSTRAINTS:
             values[field] = _constraint(field, entry.plain(), where=where)
@@ -208,7 +208,7 @@ def cluster_entries(path: Path) -> Mapping[str, Entry]:
     return document.mapping()
 
 
-OPTIONS = "options"
+OPTIONS, HOSTS = "options", "hosts"  # the latter is about a run (htrain.spec.hosts_file)
 OLDER_SECTIONS = ("dense", "sparse")
 _OLDER_WORDS = {("host_cores", "0"): "own", ("python_lock", "0"): "false", ("python_lock", "1"): "true"}
 
@@ -288,7 +288,7 @@ def parse_field(name: str, text: str, *, where: str) -> Any:
     """The value of a field written as text: a count, a word, or a size such as `512GiB` or `25Gbit/s`. Raises ClusterError."""
     if name not in NUMBERS:
         raise ClusterError(
-            f"{where}: unknown field '{name}'; the fields are {', '.join((*NUMBERS, *_CONSTRAINTS, OPTIONS))}"
+            f"{where}: unknown field '{name}'; the fields are {', '.join((*NUMBERS, *_CONSTRAINTS, OPTIONS, HOSTS))}"
         )
     hint = fields_of(Cluster)[name].hint
     number = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z/]*)", text.strip().replace("_", ""))

@@ -32,8 +32,11 @@ class Elsewhere:
     """Roles that are started elsewhere, by `htrain role`, and join the launcher: at `listen`, ADDRESS[:PORT] with an address or an interface of its host, and
     any port that is free where none is said. They have the same `secret`, a file of mode 0600 with 32 bytes or more. Those that have not come within
     `join_seconds`, or come again when one was lost, are named, and the run ends.
+
+    With `hosts`, a cluster file with a section of that name, the launcher starts them there itself, by ssh, and has a secret of its own where none is said.
     """
 
     listen: str
-    secret: str | Path
+    secret: str | Path = ""
     join_seconds: float = 600.0
+    hosts: str | Path = ""

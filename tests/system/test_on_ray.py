@@ -1,17 +1,14 @@
 """A run whose roles are tasks of Ray, in a cluster of this machine. Skipped where Ray is not installed."""
 
 import os
-import re
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launched import Launched
 from ledger import DATA, counted, ledger_plan, owed
-from whole_runs import ENDLESS
 
 import htrain
 from htrain.errors import UsageError
@@ -32,31 +29,11 @@ def test_without_ray_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "run").exists()
 
 
-class Launched:
-    """A run on Ray, as a shell starts it, and what it says."""
-
-    def __init__(self, folder: Path) -> None:
-        self.run, self.log = folder / "run", folder / "log"
-        words = [sys.executable, "-m", "htrain", "run", str(folder / "plan"), "--data", DATA, "--out", str(self.run)]
-        words += [*ENDLESS, "--on", "ray", "--checkpoint-seconds", "0.7"]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(words, stdout=log, stderr=log)
-
-    def wait_for(self, what: str, times: int = 1) -> list[str]:
-        """Until a pattern has been said so often; what it has found."""
-        deadline = time.monotonic() + 120
-        while len(found := re.findall(what, self.log.read_text())) < times:
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.1)
-        return found
-
-
 @pytest.fixture
 def launched(tmp_path: Path) -> Iterator[Launched]:
     pytest.importorskip("ray", reason="no Ray here: pip install ray")
     ledger_plan(this_machine(**COUNTS, **ASKED)).save(tmp_path / "plan")
-    made = Launched(tmp_path)
+    made = Launched(tmp_path, "--on", "ray")
     yield made
     made.process.kill()
     made.process.wait()

@@ -2,16 +2,21 @@
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 from htrain.errors import RunError
 
+STANDARD_INPUT = "-"
 _LEAST_BYTES, _MOST_BYTES = 32, 4096
 _MAKE = "make one with: (umask 077; head -c 32 /dev/urandom | base64 > {})"
 
 
 def read_secret(path: Path) -> bytes:
-    """What the file holds, white space at its end aside. Raises RunError for one that is not there, that others can read, or that holds too little."""
+    """What the file holds, white space at its end aside; `-` is standard input, to its end. Raises RunError for one that is not there, that others can read, or
+    that holds too little."""
+    if str(path) == STANDARD_INPUT:
+        return _long_enough(path, sys.stdin.buffer.read(_MOST_BYTES).rstrip())
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -29,6 +34,10 @@ def read_secret(path: Path) -> bytes:
         secret = os.read(file, _MOST_BYTES).rstrip()
     finally:
         os.close(file)
+    return _long_enough(path, secret)
+
+
+def _long_enough(path: Path, secret: bytes) -> bytes:
     if len(secret) < _LEAST_BYTES:
         raise RunError(f"{path}: holds {len(secret)} bytes, want at least {_LEAST_BYTES}: {_MAKE.format(path)}")
     return secret

@@ -34,7 +34,7 @@ _SIGN_SECONDS = 0.5
 @dataclass(frozen=True)
 class Meeting:
     """Where agents join: at `port` of `host`, or at any that is free where that is 0, with a secret, within `join_seconds`. Once it is open at an address,
-    `on_open` may start them; `advice` says what a user does about roles for which none has come."""
+    `on_open` may start them; `advice` says what a user does about roles for which none has come, and `failure` why none will."""
 
     host: str
     port: int
@@ -42,6 +42,7 @@ class Meeting:
     join_seconds: float
     advice: Callable[[str, Sequence[str]], str]
     on_open: Callable[[Plan, str], None] = lambda plan, address: None
+    failure: Callable[[], Error | None] = lambda: None
 
 
 def meeting_of(elsewhere: Elsewhere) -> Meeting:
@@ -109,7 +110,7 @@ class JoinedPools:
         reception.bell.mute()
         while news := reception.ask(lambda r: r.news.popleft() if r.news else ""):
             outside.tell(news)
-        if error := reception.ask(lambda r: r.error):
+        if error := reception.ask(lambda r: r.error) or self._meeting.failure():
             raise error
         return reception.ask(lambda r: r.missing)
 

@@ -18,6 +18,7 @@ from htrain.data import open_data
 from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.host.threads import callers_settings_kept
+from htrain.executor.launch import on_hosts
 from htrain.executor.launch.coordinator import Outside, WorkerPool
 from htrain.executor.launch.inputs import check_inputs, check_numbers, check_rows, check_values
 from htrain.executor.launch.joined import JoinedPools, Meeting, meeting_of
@@ -72,7 +73,7 @@ def run_plan(
     _require_that_roles_can_be_begun_again(settings, hosting, retries)
     if isinstance(hosting, Elsewhere) or hosting == "ray":
         most = _RETRIES if retries == "auto" else retries
-        with _met(hosting, settings, num_threads) as meeting:
+        with _met(hosting, settings, num_threads, console) as meeting:
             return _run_joined(settings, beside, meeting, begin=begin, retries=most, console=console)
     most = (_RETRIES if hosting == "processes" else 0) if retries == "auto" else retries
     if hosting == "mpi":
@@ -99,8 +100,16 @@ def _require_that_roles_can_be_begun_again(
 
 
 @contextmanager
-def _met(hosting: Elsewhere | Literal["ray"], settings: RunSettings, num_threads: int) -> Iterator[Meeting]:
+def _met(
+    hosting: Elsewhere | Literal["ray"], settings: RunSettings, num_threads: int, console: Console
+) -> Iterator[Meeting]:
     """Where roles join that come from elsewhere."""
+    if isinstance(hosting, Elsewhere) and hosting.hosts:
+        with on_hosts.agents(
+            hosting, num_threads, lambda text: console.print(text, markup=False, soft_wrap=True)
+        ) as meeting:
+            yield meeting
+        return
     if isinstance(hosting, Elsewhere):
         yield meeting_of(hosting)
         return
