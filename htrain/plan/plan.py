@@ -111,7 +111,7 @@ class Plan(NetsOfPlan):
         servers = [role for role in roles if role_of(role) == SPARSE_PS]
         return tuple(zip(trainers, servers, strict=True))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write the folder: whole, or not at all; an older plan there is replaced, and nothing else.
 
         Raises PlanError when `folder` holds something that is not a plan, or one of its files is not as htrain wrote it.
