@@ -3,7 +3,7 @@
 import glob
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -106,7 +106,7 @@ class Address:
         if info.get("size") is None:
             raise DataError(f"{self.text}: its server does not say how large it is: copy it to a local file")
         version = str(info.get("ETag") or info.get("etag") or "")
-        return Found(int(info["size"]), _modified_ns(info), "" if version.startswith("W/") else version)
+        return Found(int(info["size"]), modified_ns(info), "" if version.startswith("W/") else version)
 
     def _children(self) -> Iterator[tuple["Address", bool]]:
         """What lies in a folder, and whether it is a folder itself; nothing where there is no such folder."""
@@ -189,7 +189,7 @@ def _matching(folder: Address, parts: Sequence[str]) -> Iterator[Address]:
         yield from _matching(folder, rest)
 
 
-def _modified_ns(info: dict[str, Any]) -> int:
+def modified_ns(info: Mapping[str, Any]) -> int:
     """The time of a file's last change, in nanoseconds; 0 where its store does not tell."""
     said = next((info[name] for name in _TIMES if info.get(name)), 0)
     if isinstance(said, str):
