@@ -16,7 +16,7 @@ from htrain.data.remote_file import RemoteFile
 from htrain.errors import DataError
 
 _IS_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_HAS_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://)[^/@]*:[^/@]*@")
+_HAS_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://)[^/]*:[^/]*@")
 LINE_BYTES = 256 << 10  # asked for at once where a line is read, such as a header
 _TIMES = "LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created"  # as drivers call it
 
@@ -146,11 +146,17 @@ def path_of(text: str) -> AnyPath:
         return Path(text)
     if scheme_of(text) in ("file", "local"):
         return Path(text.partition("://")[2])
-    if found := _HAS_PASSWORD.match(text):
+    if hidden := password_hidden(text):
         raise DataError(
-            f"{found[1]}...@{text[found.end() :]}: has a password in it, which runs write down: keep it where the driver looks for it, such as ~/.netrc"
+            f"{hidden}: has a password in it, which runs write down: keep it where the driver looks for it, such as ~/.netrc"
         )
     return Address(text)
+
+
+def password_hidden(text: str) -> str:
+    """An address that has a password in it, without that; "" where it has none."""
+    found = _HAS_PASSWORD.match(text)
+    return f"{found[1]}...@{text[found.end() :]}" if found else ""
 
 
 def beside(path: AnyPath, text: str) -> AnyPath:

@@ -15,13 +15,16 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from htrain.data.address import modified_ns
-from htrain.data.drivers import driver_of, is_absent, speaking_of
+from htrain.data.address import is_address, modified_ns, password_hidden
+from htrain.data.drivers import driver_of, is_absent, is_driver, scheme_of, speaking_of
 from htrain.errors import PublishError
 
 R = TypeVar("R")
 _PUT_SECONDS = 30.0  # for a store to take an object, and
 _PUT_BYTES_PER_SECOND = 1_000_000  # for what is in it
+_SUCH_AS = "s3://bucket/models/ads"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)(/?)")
+_CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://[^\[]*)?::")
 _PARTIAL = re.compile(r"\.[0-9a-f]{12}\.partial")
 
 
@@ -64,8 +67,41 @@ class Storage(Protocol):
 
 
 def storage_of(address: str) -> Storage:
-    """The storage at an address. Raises PublishError for one of a driver that is not installed."""
-    return Objects(address) if "://" in address else Folder(address)
+    """The storage at an address. Raises PublishError for one that `require_address` refuses, or of a driver that is not installed."""
+    require_address(address)
+    folder = local_folder(address)
+    return Objects(address) if folder is None else Folder(folder)
+
+
+def local_folder(address: str) -> str | None:
+    """The folder of this machine that an address is; None of any other place."""
+    if not is_address(address):
+        return address
+    return address.partition("://")[2] if scheme_of(address) in ("file", "local") else None
+
+
+def require_address(address: str) -> None:
+    """Raises PublishError for what is no address, or would be a folder that nobody means, or has a password, which is not said."""
+    if not address or local_folder(address) == "":
+        raise PublishError(f"'{address}' names no place for versions: want a folder, or an address such as {_SUCH_AS}")
+    if hidden := password_hidden(address):
+        raise PublishError(
+            f"{hidden}: has a password in it, which plans and logs would have, too: keep it where the driver looks for it"
+        )
+    shown = re.sub(r"[^/]*:[^/]*@", "...@", address)
+    if address.startswith("~"):
+        raise PublishError(
+            f"{shown}: nothing has put your home folder in the place of ~: write it out, or ./{shown} for a folder of that name"
+        )
+    if _CHAIN.match(address):
+        raise PublishError(
+            f"{shown}: an address of several drivers: want that of one, such as {_SUCH_AS}, or ./{shown} for a folder of that name"
+        )
+    word = _SCHEME.match(address)
+    if word and (word[2] or is_driver(word[1])):
+        raise PublishError(
+            f"{shown}: want {word[1]}://, with two slashes, for a place of that kind, or ./{shown} for a folder of that name"
+        )
 
 
 def is_partial(name: str) -> bool:

@@ -349,3 +349,12 @@ def test_a_version_that_is_damaged_is_read_once_however_many_build_on_it(
         Published(tmp_path).refresh()
     assert len([name for name in read if name.endswith(".safetensors")]) == 1
     assert len([name for name in read if name.endswith(MANIFEST)]) == 5
+
+
+def test_a_reader_takes_a_path_and_may_begin_before_there_is_anything(tmp_path: Path) -> None:
+    reader = Published(tmp_path / "later")
+    assert not reader.refresh()
+    two_versions(tmp_path / "later")
+    assert reader.refresh()
+    with pytest.raises(PublishError, match="names no place for versions"):
+        Published("")

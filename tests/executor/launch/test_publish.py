@@ -158,3 +158,18 @@ def test_a_number_behind_which_there_is_no_room_is_refused(tmp_path: Path) -> No
         PublishError, match="versions: version 999999999999999999 is there, and no run counts as far: remove it"
     ):
         Versions(Drawn.of(0).plan(), Wanted(str(tmp_path)))
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_the_place_of_versions_is_tried_before_anything_is_trained(is_file: bool, tmp_path: Path) -> None:
+    address = f"file://{tmp_path}/deep/store"
+    if is_file:
+        (tmp_path / "deep/store").mkdir(parents=True)
+        (tmp_path / "deep/store/versions").touch()
+        with pytest.raises(PublishError, match=r"store/versions: Not a directory$"):
+            Versions(Drawn.of(0).plan(), Wanted(address))
+        return
+    with closing(Versions(Drawn.of(0).plan(), Wanted(address))) as versions:
+        assert numbers(tmp_path / "deep/store") == []
+        assert not published(versions, storage_of(address))[2].error
+    assert numbers(tmp_path / "deep/store") == [1]
