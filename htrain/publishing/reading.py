@@ -34,6 +34,8 @@ class Published:
     `parameters` are those of the model under its own names, tables among them, as `torch.nn.Module.load_state_dict` takes them; a full version comes in new
     tensors, any other changes rows in place, once all of it has been read and found as it was written. For one thread, which nobody reads beside.
 
+    A reader may begin before the run that publishes: where there is no version, or not even a folder, `refresh` returns False, and `version` stays None.
+
         model = htrain.Published("s3://bucket/models/ads")
         while True:
             if model.refresh():
@@ -48,8 +50,7 @@ class Published:
         self.parameters: Mapping[str, torch.Tensor] = {}
 
     def refresh(self) -> bool:
-        """Take the newest version that is whole; whether it is another than before. Where none is there, or the address is not there yet, none is taken, and
-        there is no error: a reader may begin before the run whose versions it follows.
+        """Take the newest version that is whole; whether it is another than before. Where none is there yet, none is taken.
 
         What is damaged, or of another format, is passed over for an older version that is newer than the one that is here. Raises PublishError where there is
         none such, or the storage cannot be read: then all is as it was before.
