@@ -21,6 +21,7 @@ from htrain.cli.flags import (
     Period,
     PlanCommand,
     Value,
+    as_address,
     checkpoint_flag,
     cluster_flags,
     cluster_of,
@@ -308,6 +309,7 @@ def compile_command(
 @click.option(
     "--publish",
     default="",
+    callback=as_address,
     metavar="ADDRESS",
     help="Publish versions of the model there: a folder, or a place that fsspec knows, such as s3://bucket/models/ads.",
 )

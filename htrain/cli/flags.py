@@ -315,6 +315,15 @@ def _named(context: click.Context, parameter: click.Parameter, value: str) -> st
     return value
 
 
+def as_address(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Where something goes; an empty one, as that of a variable of a script that is not set, raises BadParameter."""
+    if not value and context.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE:
+        raise click.BadParameter(
+            "is empty, want a folder, or an address such as s3://bucket/models/ads", context, parameter
+        )
+    return value
+
+
 def ranking_flags(begin: str) -> Callable[[Function], Function]:
     """The groups within which examples are ranked, as flags that begin so."""
     by = click.option(

@@ -3,7 +3,7 @@
 import glob
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -16,7 +16,7 @@ from htrain.data.remote_file import RemoteFile
 from htrain.errors import DataError
 
 _IS_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_HAS_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://)[^/@]*:[^/@]*@")
+_HAS_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://)[^/]*:[^/]*@")
 LINE_BYTES = 256 << 10  # asked for at once where a line is read, such as a header
 _TIMES = "LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created"  # as drivers call it
 
@@ -106,7 +106,7 @@ class Address:
         if info.get("size") is None:
             raise DataError(f"{self.text}: its server does not say how large it is: copy it to a local file")
         version = str(info.get("ETag") or info.get("etag") or "")
-        return Found(int(info["size"]), _modified_ns(info), "" if version.startswith("W/") else version)
+        return Found(int(info["size"]), modified_ns(info), "" if version.startswith("W/") else version)
 
     def _children(self) -> Iterator[tuple["Address", bool]]:
         """What lies in a folder, and whether it is a folder itself; nothing where there is no such folder."""
@@ -146,11 +146,17 @@ def path_of(text: str) -> AnyPath:
         return Path(text)
     if scheme_of(text) in ("file", "local"):
         return Path(text.partition("://")[2])
-    if found := _HAS_PASSWORD.match(text):
+    if hidden := password_hidden(text):
         raise DataError(
-            f"{found[1]}...@{text[found.end() :]}: has a password in it, which runs write down: keep it where the driver looks for it, such as ~/.netrc"
+            f"{hidden}: has a password in it, which runs write down: keep it where the driver looks for it, such as ~/.netrc"
         )
     return Address(text)
+
+
+def password_hidden(text: str) -> str:
+    """An address that has a password in it, without that; "" where it has none."""
+    found = _HAS_PASSWORD.match(text)
+    return f"{found[1]}...@{text[found.end() :]}" if found else ""
 
 
 def beside(path: AnyPath, text: str) -> AnyPath:
@@ -189,7 +195,7 @@ def _matching(folder: Address, parts: Sequence[str]) -> Iterator[Address]:
         yield from _matching(folder, rest)
 
 
-def _modified_ns(info: dict[str, Any]) -> int:
+def modified_ns(info: Mapping[str, Any]) -> int:
     """The time of a file's last change, in nanoseconds; 0 where its store does not tell."""
     said = next((info[name] for name in _TIMES if info.get(name)), 0)
     if isinstance(said, str):

@@ -33,6 +33,11 @@ def _is_s3(address: str) -> bool:
     return _EXTRAS.get(scheme_of(address)) == "s3"
 
 
+def is_driver(scheme: str) -> bool:
+    """Whether fsspec knows a driver of this name, installed or not."""
+    return scheme.lower() in import_module("fsspec").available_protocols()
+
+
 def driver_of(address: str) -> tuple[Any, str]:
     """The fsspec file system of an address, and the address as it wants it. fsspec keeps one for each thread, and none across a fork."""
     scheme = scheme_of(address)

@@ -1,20 +1,23 @@
 """A reader of versions: what whoever serves a model holds of it (docs/how-to/publish.md)."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
 from htrain.errors import PublishError
-from htrain.publishing.storage import Absent, storage_of
+from htrain.publishing.storage import Absent, Storage, storage_of
 from htrain.publishing.versions import (
     FOLDER,
     ROWS,
     Object,
     Part,
+    Unreadable,
     Version,
     Whole,
+    absent_objects,
     digest_of,
     read_version,
     version_names,
@@ -31,6 +34,8 @@ class Published:
     `parameters` are those of the model under its own names, tables among them, as `torch.nn.Module.load_state_dict` takes them; a full version comes in new
     tensors, any other changes rows in place, once all of it has been read and found as it was written. For one thread, which nobody reads beside.
 
+    A reader may begin before the run that publishes: where there is no version, or not even a folder, `refresh` returns False, and `version` stays None.
+
         import time
 
         import htrain
@@ -42,16 +47,17 @@ class Published:
             time.sleep(1)
     """
 
-    def __init__(self, address: str) -> None:
-        """Raises PublishError for an address that cannot be used."""
-        self._storage = storage_of(address)
+    def __init__(self, address: str | Path) -> None:
+        """Nothing is read yet: an address where nothing is may be one where a run will publish. Raises PublishError for one that cannot be used."""
+        self._storage = storage_of(str(address))
         self.version: Version | None = None
         self.parameters: Mapping[str, torch.Tensor] = {}
 
     def refresh(self) -> bool:
         """Take the newest version that is whole; whether it is another than before. Where none is there yet, none is taken.
 
-        Raises PublishError for what cannot be read, or is not as it was written: then all is as it was before.
+        What is damaged, or of another format, is passed over for an older version that is newer than the one that is here. Raises PublishError where there is
+        none such, or the storage cannot be read: then all is as it was before.
 
             import htrain
 
@@ -59,80 +65,134 @@ class Published:
             if model.refresh():
                 print({name: tuple(values.shape) for name, values in model.parameters.items()})
         """
-        for left in reversed(range(_TRIES)):
-            try:
-                chain = self._chain()
-                if chain:
-                    self._take(chain)
-                return bool(chain)
-            except Absent:
-                if not left:
-                    raise
-        raise AssertionError
+        for _ in range(_TRIES):
+            look = _Look(self._storage, self.version.name if self.version else "")
+            for chain in look.chains():
+                try:
+                    self._take(chain, look)
+                    return True
+                except (Absent, Unreadable) as error:
+                    look.errors.append(error)
+            if unreadable := [error for error in look.errors if not isinstance(error, Absent)]:
+                raise unreadable[0]
+            if look.has_reached or not look.errors:
+                return False
+        if self.version:
+            raise look.errors[0]
+        return False
 
-    def _chain(self) -> list[Version]:
-        """What is to be read, in order: versions on top of the one that is here, or a full one and what is based on it."""
-        missing: Absent | None = None
-        for name in version_names(self._storage):
-            if self.version and name == self.version.name:
-                return []
-            try:
-                return self._behind(name)
-            except Absent as error:  # not finished, or based on what has been removed: the one before may be whole
-                missing = missing or error
-        if missing and self.version:
-            raise missing
-        return []
-
-    def _behind(self, name: str) -> list[Version]:
-        """A version, behind all that are to be read before it. Raises Absent where one is not there."""
-        found = [read_version(self._storage, name)]
-        seen = {name}
-        while found[0].base and not (self.version and found[0].base == self.version.name):
-            base = found[0].base
-            if base in seen:
-                raise PublishError(f"{self._storage.address}: version {name} is based on itself")
-            seen.add(base)
-            found.insert(0, read_version(self._storage, base))
-        return found
-
-    def _take(self, chain: Sequence[Version]) -> None:
+    def _take(self, chain: Sequence[Version], look: "_Look") -> None:
+        """Raises Absent or Unreadable, and PublishError where the storage cannot be read: then nothing is taken."""
         first, *others = chain
         if first.base:
             parameters = dict(self.parameters)
             contents = [
-                tensors for version in chain for tensors in self._contents(version)
+                tensors for version in chain for tensors in self._contents(version, look)
             ]  # all of it, before any row changes
         else:
             parameters = _allocated(first, self._storage.address)
-            _fill(parameters, first, self._contents(first))
-            contents = [tensors for version in others for tensors in self._contents(version)]
+            _fill(parameters, first, self._contents(first, look))
+            contents = [tensors for version in others for tensors in self._contents(version, look)]
         for each, tensors in contents:
             _put(parameters, each, tensors)
         self.parameters, self.version = parameters, chain[-1]
 
-    def _contents(self, version: Version) -> Iterator[tuple[Object, Mapping[str, torch.Tensor]]]:
+    def _contents(self, version: Version, look: "_Look") -> Iterator[tuple[Object, Mapping[str, torch.Tensor]]]:
+        """The same, and `look` knows of what is wrong with the version. Raises PublishError."""
+        try:
+            yield from self._read(version)
+        except (Absent, Unreadable) as error:
+            look.spoil(version.name, error)
+            raise
+
+    def _read(self, version: Version) -> Iterator[tuple[Object, Mapping[str, torch.Tensor]]]:
         """The tensors of a version's objects, one after another, checked. Raises PublishError."""
         for each in version.objects:
             place = f"{FOLDER}/{version.name}/{each.name}"
             content = self._storage.get(place)
             where = f"{self._storage.address}/{place}"
             if len(content) != each.num_bytes or digest_of(content) != each.digest:
-                raise PublishError(f"{where}: damaged: it is not as it was written")
+                raise Unreadable(f"{where}: damaged: it is not as it was written")
             try:
                 tensors = load(content)
             except (SafetensorError, ValueError) as error:
-                raise PublishError(f"{where}: damaged: {error}") from error
+                raise Unreadable(f"{where}: damaged: {error}") from error
             for number, part in enumerate(each.parts):
                 _check(part, str(number), tensors, version.parameters, where)
             yield each, tensors
+
+
+class _Look:
+    """One look at an address, for what is newer than the version that is `held`, "" for none.
+
+    `errors` are what kept versions from being taken, `has_reached` whether the one that is held is still there, so that all newer ones have been looked at.
+    """
+
+    def __init__(self, storage: Storage, held: str) -> None:
+        self.errors: list[PublishError] = []
+        self.has_reached = False
+        self._storage, self._held = storage, held
+        self._versions: dict[str, Version | PublishError] = {}
+
+    def chains(self) -> Iterator[list[Version]]:
+        """What is to be read, in order, the newest version first: versions on top of the one that is held, or a full one and what is based on it. All are
+        there, by name and size. Raises PublishError where the storage cannot be read."""
+        for name in version_names(self._storage):
+            if name == self._held:
+                self.has_reached = True
+                return
+            try:
+                chain = self._behind(name)
+            except (Absent, Unreadable) as error:  # or one that it builds on: the one before may be whole
+                self.errors.append(error)
+                continue
+            yield chain
+
+    def spoil(self, name: str, error: PublishError) -> None:
+        """A version has been found to be none: no other is to be read on top of it."""
+        self._versions[name] = error
+
+    def _behind(self, name: str) -> list[Version]:
+        """A version, behind all that are to be read before it. Raises Absent or Unreadable where one is not whole."""
+        found = [self._version(name)]
+        seen = {name}
+        while found[0].base and found[0].base != self._held:
+            base = found[0].base
+            if base in seen:
+                raise Unreadable(f"{self._storage.address}: version {name} is based on itself")
+            seen.add(base)
+            found.insert(0, self._version(base))
+        return found
+
+    def _version(self, name: str) -> Version:
+        """A version, read once a look."""
+        if name not in self._versions:
+            try:
+                self._versions[name] = _whole_version(self._storage, name)
+            except (Absent, Unreadable) as error:
+                self.spoil(name, error)
+        found = self._versions[name]
+        if isinstance(found, PublishError):
+            raise found
+        return found
+
+
+def _whole_version(storage: Storage, name: str) -> Version:
+    """A version whose objects are there in their sizes. Raises Absent or Unreadable where it is none."""
+    version = read_version(storage, name)
+    for gone, is_there in absent_objects(storage, name, version.objects):
+        place = f"{storage.address}/{FOLDER}/{name}/{gone}"
+        if is_there:
+            raise Unreadable(f"{place}: damaged: it is not as it was written")
+        raise Absent(f"{place}: is not there")
+    return version
 
 
 def _allocated(version: Version, address: str) -> dict[str, torch.Tensor]:
     """Room for all parameters of a full version. Raises PublishError."""
     for name, whole in version.parameters.items():
         if whole.dtype not in _DTYPES:
-            raise PublishError(
+            raise Unreadable(
                 f"{address}: version {version.name}: '{name}' is {whole.dtype}, which this htrain cannot hold"
             )
     return {name: torch.empty(whole.shape, dtype=_DTYPES[whole.dtype]) for name, whole in version.parameters.items()}
@@ -151,7 +211,7 @@ def _fill(
             missing[part.parameter] -= tensors[str(number)].numel()
     for name, count in missing.items():
         if count:
-            raise PublishError(f"version {version.name} has not all of '{name}': {count:,} numbers are missing")
+            raise Unreadable(f"version {version.name} has not all of '{name}': {count:,} numbers are missing")
 
 
 def _check(part: Part, key: str, tensors: Mapping[str, torch.Tensor], wholes: Mapping[str, Whole], where: str) -> None:
@@ -174,7 +234,7 @@ def _check(part: Part, key: str, tensors: Mapping[str, torch.Tensor], wholes: Ma
                 fits and part.first_column + values.shape[1] <= whole.shape[1] and values.shape[2:] == whole.shape[2:]
             )
     if not fits:
-        raise PublishError(f"{where}: damaged: part {key} does not fit into '{part.parameter}'")
+        raise Unreadable(f"{where}: damaged: part {key} does not fit into '{part.parameter}'")
 
 
 def _put(parameters: Mapping[str, torch.Tensor], each: Object, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -6,22 +6,39 @@ their puts. All that goes wrong is a PublishError that names the address. For an
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
-from htrain.data.drivers import driver_of, is_absent, speaking_of
+import msgspec
+
+from htrain.data.address import is_address, modified_ns, password_hidden
+from htrain.data.drivers import driver_of, is_absent, is_driver, scheme_of, speaking_of
 from htrain.errors import PublishError
 
 R = TypeVar("R")
 _PUT_SECONDS = 30.0  # for a store to take an object, and
 _PUT_BYTES_PER_SECOND = 1_000_000  # for what is in it
+_SUCH_AS = "s3://bucket/models/ads"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?!//)(/?)")
+_CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://[^\[]*)?::")
+_PARTIAL = re.compile(r"\.[0-9a-f]{12}\.partial")
 
 
 class Absent(PublishError):
     """An object is not there: it was never written, or has been removed."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What lies directly in a folder. It was written at `seconds` of the epoch. `num_bytes` is -1, and `seconds` is 0.0, where a store does not tell."""
+
+    name: str
+    kind: Literal["object", "folder", "other"]
+    num_bytes: int = -1
+    seconds: float = 0.0
 
 
 class Storage(Protocol):
@@ -38,6 +55,10 @@ class Storage(Protocol):
     def names(self, folder: str) -> list[str]:
         """What lies directly in a folder, by name, in order; nothing where there is no such folder. Raises PublishError."""
 
+    def entries(self, folder: str) -> list[Entry]:
+        """What lies directly in a folder, in the order of names, nothing where there is no such folder. A link is `other`, wherever it leads. Raises
+        PublishError."""
+
     def remove(self, name: str) -> None:
         """Remove an object, where it is there. Raises PublishError."""
 
@@ -46,8 +67,46 @@ class Storage(Protocol):
 
 
 def storage_of(address: str) -> Storage:
-    """The storage at an address. Raises PublishError for one of a driver that is not installed."""
-    return Objects(address) if "://" in address else Folder(address)
+    """The storage at an address. Raises PublishError for one that `require_address` refuses, or of a driver that is not installed."""
+    require_address(address)
+    folder = local_folder(address)
+    return Objects(address) if folder is None else Folder(folder)
+
+
+def local_folder(address: str) -> str | None:
+    """The folder of this machine that an address is; None of any other place."""
+    if not is_address(address):
+        return address
+    return address.partition("://")[2] if scheme_of(address) in ("file", "local") else None
+
+
+def require_address(address: str) -> None:
+    """Raises PublishError for what is no address, or would be a folder that nobody means, or has a password, which is not said."""
+    if not address or local_folder(address) == "":
+        raise PublishError(f"'{address}' names no place for versions: want a folder, or an address such as {_SUCH_AS}")
+    if hidden := password_hidden(address):
+        raise PublishError(
+            f"{hidden}: has a password in it, which plans and logs would have, too: keep it where the driver looks for it"
+        )
+    shown = re.sub(r"[^/]*:[^/]*@", "...@", address)
+    if address.startswith("~"):
+        raise PublishError(
+            f"{shown}: nothing has put your home folder in the place of ~: write it out, or ./{shown} for a folder of that name"
+        )
+    if _CHAIN.match(address):
+        raise PublishError(
+            f"{shown}: an address of several drivers: want that of one, such as {_SUCH_AS}, or ./{shown} for a folder of that name"
+        )
+    word = _SCHEME.match(address)
+    if word and (word[2] or is_driver(word[1])):
+        raise PublishError(
+            f"{shown}: want {word[1]}://, with two slashes, for a place of that kind, or ./{shown} for a folder of that name"
+        )
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file of this name is an object that is being put into a folder, or has been left by whoever was."""
+    return _PARTIAL.fullmatch(name) is not None
 
 
 class Folder:
@@ -85,6 +144,19 @@ class Folder:
             except FileNotFoundError:
                 return []
 
+    def entries(self, folder: str) -> list[Entry]:
+        """See `Storage`."""
+        found = []
+        with self._named(self._root / folder):
+            try:
+                with os.scandir(self._root / folder) as there:
+                    for each in there:
+                        with suppress(FileNotFoundError):  # removed meanwhile
+                            found.append(_entry_of(each))
+            except FileNotFoundError:
+                return []
+        return sorted(found, key=lambda entry: entry.name)
+
     def remove(self, name: str) -> None:
         """See `Storage`."""
         with self._named(self._root / name):
@@ -109,6 +181,14 @@ class Folder:
             raise PublishError(f"{path}: there is a file where a folder is wanted") from error
         except (OSError, ValueError) as error:
             raise PublishError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _entry_of(each: "os.DirEntry[str]") -> Entry:
+    if each.is_dir(follow_symlinks=False):
+        return Entry(each.name, "folder")
+    status = each.stat(follow_symlinks=False)
+    kind: Literal["object", "other"] = "object" if each.is_file(follow_symlinks=False) else "other"
+    return Entry(each.name, kind, status.st_size, status.st_mtime)
 
 
 class Objects:
@@ -137,14 +217,22 @@ class Objects:
     def names(self, folder: str) -> list[str]:
         """See `Storage`."""
 
-        def listed(driver: Any, path: str) -> list[str]:
+        return [entry.name for entry in self.entries(folder)]
+
+    def entries(self, folder: str) -> list[Entry]:
+        """See `Storage`."""
+
+        def listed(driver: Any, path: str) -> list[Entry]:
             driver.invalidate_cache()  # others write here, too
             try:
-                return sorted(PurePosixPath(each).name for each in driver.ls(path, detail=False))
+                infos = driver.ls(path, detail=True)
             except FileNotFoundError as error:
                 if is_absent(error):
                     return []
                 raise
+            itself = PurePosixPath(path)  # which some stores list as well
+            found = [_entry_in(info) for info in infos if PurePosixPath(info["name"]) != itself]
+            return sorted(found, key=lambda entry: entry.name)
 
         return self._done(f"{self.address}/{folder}", listed)
 
@@ -166,3 +254,11 @@ class Objects:
         """What comes of doing something with the driver at an address. Each thread has a driver of its own, which fsspec keeps."""
         with speaking_of(address, kind=PublishError, absent=Absent, refused="cannot be written or read"):
             return what(*driver_of(address))
+
+
+def _entry_in(info: Mapping[str, Any]) -> Entry:
+    """Of what a driver says of an object or a folder."""
+    kinds: dict[str, Literal["object", "folder"]] = {"file": "object", "directory": "folder"}
+    size = info.get("size")
+    num_bytes = -1 if size is None else int(size)
+    return Entry(PurePosixPath(info["name"]).name, kinds.get(info["type"], "other"), num_bytes, modified_ns(info) / 1e9)

@@ -9,6 +9,7 @@ place. A full version has all rows; any other has those that changed since the v
 import hashlib
 import re
 import zlib
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -16,12 +17,14 @@ import msgspec
 from htrain.decoding import from_json
 from htrain.errors import PublishError
 from htrain.printable import one_line
-from htrain.publishing.storage import Storage
+from htrain.publishing.storage import Entry, Storage, is_partial
 
 FOLDER, MANIFEST = "versions", "manifest.json"
 ROWS = ":rows"  # ends the name of the tensor with the numbers of a part's rows
 _FORMAT = 1
 _NAME = re.compile(r"([0-9]{8,18})-([0-9a-f]{8})")
+_OBJECT_NAME = re.compile(r"[a-z]+(_[a-z]+)*(_[0-9]+){1,2}-[0-9]{6,}\.safetensors")
+MOST_NUMBER = 10**17  # of a version: another digit would be too long a name
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
@@ -80,6 +83,10 @@ class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(each.num_bytes for each in self.objects)
 
 
+class Unreadable(PublishError):
+    """A version, or part of it, is there and is nothing that this htrain can read: it is damaged, or of another format."""
+
+
 class _Format(msgspec.Struct):
     format: int
 
@@ -95,10 +102,21 @@ def number_of(name: str) -> int:
     return int(match[1]) if match else 0
 
 
-def is_of(name: str, run: str) -> bool:
-    """Whether a version is one of a run's own."""
+def run_of(name: str) -> str:
+    """The mark of the run that a version is of; "" for what is no version's name."""
     match = _NAME.fullmatch(name)
-    return match is not None and match[2] == run
+    return match[2] if match else ""
+
+
+def object_name(role: str, number: int) -> str:
+    """The name of a role's object of this number."""
+    return f"{role.replace(':', '_')}-{number:06d}.safetensors"
+
+
+def is_written_here(entry: Entry) -> bool:
+    """Whether what lies in a version's folder is something that runs write there."""
+    is_named = entry.name == MANIFEST or is_partial(entry.name) or _OBJECT_NAME.fullmatch(entry.name) is not None
+    return is_named and entry.kind == "object"
 
 
 def new_version(
@@ -134,8 +152,9 @@ def digest_of(content: bytes) -> int:
 
 
 def version_names(storage: Storage) -> list[str]:
-    """The names of all versions, whole or not, the newest first. Raises PublishError."""
-    return sorted((name for name in storage.names(FOLDER) if number_of(name)), key=lambda n: (-number_of(n), n))
+    """The names of all versions, whole or not, the newest first; a link is none. Raises PublishError."""
+    names = (entry.name for entry in storage.entries(FOLDER) if entry.kind == "folder" and number_of(entry.name))
+    return sorted(names, key=lambda n: (-number_of(n), n))
 
 
 def write_manifest(storage: Storage, version: Version) -> None:
@@ -146,19 +165,29 @@ def write_manifest(storage: Storage, version: Version) -> None:
 
 
 def read_version(storage: Storage, name: str) -> Version:
-    """A version by its name. Raises PublishError for one that is not whole, or was written in another format."""
+    """A version by its name. Raises Absent where its manifest is not there, Unreadable for one that is damaged, or was written in another format, and
+    PublishError where the storage cannot be read."""
     place = f"{storage.address}/{FOLDER}/{name}/{MANIFEST}"
     content = storage.get(f"{FOLDER}/{name}/{MANIFEST}")
     try:
         found = from_json(content, _Format).format
         if found != _FORMAT:
-            raise PublishError(f"{place}: format {found}, this htrain reads format {_FORMAT}")
+            raise Unreadable(f"{place}: format {found}, this htrain reads format {_FORMAT}")
         version = from_json(content, Version)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PublishError(f"{place}: damaged: {one_line(str(error))}") from error
+        raise Unreadable(f"{place}: damaged: {one_line(str(error))}") from error
     if version.name != name or version.checksum != _checksum(version):
-        raise PublishError(f"{place}: damaged: it is not as it was written")
+        raise Unreadable(f"{place}: damaged: it is not as it was written")
     return version
+
+
+def absent_objects(storage: Storage, name: str, objects: Sequence[Object]) -> Iterator[tuple[str, bool]]:
+    """Those of a version's objects that are not there in the size in which they were written, each by its name, and whether something of that name is there.
+    Raises PublishError where the storage cannot be read."""
+    there = {entry.name: entry.num_bytes for entry in storage.entries(f"{FOLDER}/{name}")} if objects else {}
+    for each in objects:
+        if there.get(each.name) not in (each.num_bytes, -1):
+            yield each.name, each.name in there
 
 
 def _text(version: Version) -> bytes:

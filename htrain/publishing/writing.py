@@ -17,7 +17,7 @@ from htrain.errors import PublishError
 from htrain.publishing.fingerprints import Fingerprints, fingerprints_of
 from htrain.publishing.shares import Held
 from htrain.publishing.storage import Storage
-from htrain.publishing.versions import FOLDER, ROWS, Object, Part, digest_of
+from htrain.publishing.versions import FOLDER, ROWS, Object, Part, digest_of, object_name
 
 _BLOCK_BYTES = 1 << 23  # of rows that are copied at a time
 _OBJECT_BYTES = 1 << 24  # of an object: a store that is slow to take one is given up
@@ -124,10 +124,9 @@ class Writer:
 
     def _put(self, storage: Storage, version: str, *, is_full: bool) -> list[Object]:
         """Write objects as they become full, a few at a time. Raises PublishError."""
-        stem = self._role.replace(":", "_")
         puts = _Puts(_PUTS)
         for number, (parts, tensors) in enumerate(self._packed(is_full=is_full)):
-            name = f"{stem}-{number:06d}.safetensors"
+            name = object_name(self._role, number)
             puts.begin(partial(_written, storage, version, name, parts, tensors))
         return puts.ended()
 

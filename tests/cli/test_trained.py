@@ -59,6 +59,10 @@ ENDS = {
     "nowhere: not a run folder": (["export", "nowhere", "--to", "torch", "--out", "m.onnx"], 1),
     "scores go to a file whose name ends in": (["predict", "run", "--data", DATA, "--out", "m.onnx"], 2),
     "--group-by': is empty, want the name of a column": (["eval", "run", "--data", DATA, "--group-by", ""], 2),
+    "--publish': is empty, want a folder, or an address such as s3://": (
+        ["run", "plan", "--data", DATA, "--out", "m.onnx", "--publish", ""],
+        2,
+    ),
     "Missing option '--to'": (["export", "run", "--out", "m.onnx"], 2),
 }
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import htrain.publishing.reading as reading
 import htrain.publishing.writing as writing
 from htrain.errors import PublishError
-from htrain.publishing.keeping import Kept, outdated, remove_version, unfinished, whole_versions
+from htrain.publishing.keeping import remove_version
 from htrain.publishing.reading import Published
 from htrain.publishing.shares import Held
-from htrain.publishing.storage import Objects, Storage, storage_of
+from htrain.publishing.storage import Folder, Objects, Storage, storage_of
 from htrain.publishing.versions import (
     FOLDER,
     MANIFEST,
@@ -26,7 +26,6 @@ from htrain.publishing.versions import (
     new_version,
     read_version,
     version_name,
-    version_names,
     write_manifest,
 )
 from htrain.publishing.writing import Writer
@@ -201,9 +200,14 @@ def test_a_byte_that_is_not_as_it_was_written_is_noticed_and_nothing_changes(tmp
         place = draw.randrange(len(whole))
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         reader = Published(str(tmp_path))
+        if path.parent.name == version_name(2, RUN):
+            assert reader.refresh(), "the one before is whole"
+        before = reader.version, {name: tensor.clone() for name, tensor in reader.parameters.items()}
         with pytest.raises(PublishError, match="damaged"):
             reader.refresh()
-        assert (reader.version, reader.parameters) == (None, {})
+        assert reader.version is before[0]
+        assert alike(reader.parameters, before[1])
+        assert (reader.version is None) == (path.parent.name == version_name(1, RUN))
         path.write_bytes(whole)
     reader = Published(str(tmp_path))
     assert reader.refresh()
@@ -280,29 +284,77 @@ def test_a_part_that_does_not_fit_is_refused_though_its_manifest_is_as_it_was_wr
     assert part.encode() in text
     objects = msgspec.json.decode(text.replace(part.encode(), other.encode()), type=list[Object])
     manifest(storage, name, "", objects)
+    reader = Published(str(tmp_path))
+    assert reader.refresh(), "the one before"
     with pytest.raises(PublishError, match="does not fit into"):
-        Published(str(tmp_path)).refresh()
+        reader.refresh()
 
 
-def test_versions_before_the_second_newest_full_one_are_outdated_and_those_that_were_never_finished_go(
-    tmp_path: Path,
+@pytest.mark.parametrize("gone", ["absent", "short", "damaged", "manifest"])
+def test_a_reader_that_begins_takes_an_older_version_where_the_newest_is_not_whole(gone: str, tmp_path: Path) -> None:
+    storage, model = two_versions(tmp_path)
+    second = {name: tensor.clone() for name, tensor in model.whole().items()}
+    for number, base in ((3, ""), (4, version_name(3, RUN))):
+        model.change()
+        manifest(storage, version_name(number, RUN), base, model.objects(storage, version_name(number, RUN), base))
+    place = tmp_path / FOLDER / version_name(3, RUN)
+    path = place / (MANIFEST if gone == "manifest" else "sparse_ps_0-000000.safetensors")
+    if gone == "absent":
+        path.unlink()
+    else:
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] if gone == "short" else content[:-1] + bytes([content[-1] ^ 1]))
+    reader = Published(str(tmp_path))
+    assert reader.refresh()
+    assert reader.version is not None
+    assert reader.version.number == 2
+    assert alike(reader.parameters, second)
+    if gone == "absent":  # as one that is half removed
+        assert not reader.refresh()
+    else:
+        with pytest.raises(PublishError, match="damaged: "):
+            reader.refresh()
+    assert alike(reader.parameters, second)
+
+
+def test_a_reader_takes_what_is_newer_than_it_has_and_whole_though_the_newest_is_damaged(tmp_path: Path) -> None:
+    storage, model = two_versions(tmp_path)
+    reader = Published(str(tmp_path))
+    assert reader.refresh()
+    for number in (3, 4):
+        name, base = version_name(number, RUN), version_name(number - 1, RUN)
+        model.change()
+        manifest(storage, name, base, model.objects(storage, name, base))
+    (tmp_path / FOLDER / version_name(4, RUN) / MANIFEST).write_text('{"format": 2}')
+    assert reader.refresh()
+    assert reader.version is not None
+    assert reader.version.number == 3
+    with pytest.raises(PublishError, match=r"manifest\.json: format 2, this htrain reads format 1$"):
+        reader.refresh()
+
+
+def test_a_version_that_is_damaged_is_read_once_however_many_build_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = storage_of(str(tmp_path))
-    names = [version_name(number, RUN) for number in range(1, 9)]
-    bases = ["", names[0], "", names[2], names[3], "", names[5], names[6]]
-    for name, base in zip(names[:-1], bases[:-1], strict=True):
-        manifest(storage, name, base, [])
-    storage.put(f"{FOLDER}/{names[-1]}/trainer_0_0-000000.safetensors", b"")
-    other = version_name(4, "ffffffff")
-    storage.put(f"{FOLDER}/{other}/x", b"")
-    (tmp_path / FOLDER / "notes.txt").write_text("a user's own")
-    kept = whole_versions(storage)
-    assert kept == [Kept(name, base) for name, base in zip(names[:-1], bases[:-1], strict=True)]
-    assert [version.name for version in outdated(kept)] == names[:2]
-    assert outdated(kept[:2]) == []
-    assert unfinished(version_names(storage), kept, RUN) == [], "the newest may be under way, and so may another run's"
-    assert set(unfinished(version_names(storage), kept[4:], "0")) == {*names[:4], other}, "long past, whoever began it"
-    assert unfinished(version_names(storage), [each for each in kept if each.name != names[1]], RUN) == [names[1]]
-    remove_version(storage, names[0])
-    assert not (tmp_path / FOLDER / names[0]).exists()
-    assert (tmp_path / FOLDER / "notes.txt").read_text() == "a user's own"
+    storage, model = two_versions(tmp_path)
+    for number in (3, 4, 5):
+        name, base = version_name(number, RUN), version_name(number - 1, RUN)
+        manifest(storage, name, base, model.objects(storage, name, base))
+    for path in (tmp_path / FOLDER / version_name(1, RUN)).glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1] + b"~")
+    read: list[str] = []
+    get = Folder.get
+    monkeypatch.setattr(Folder, "get", lambda self, name: [read.append(name), get(self, name)][1])
+    with pytest.raises(PublishError, match="damaged: it is not as it was written"):
+        Published(tmp_path).refresh()
+    assert len([name for name in read if name.endswith(".safetensors")]) == 1
+    assert len([name for name in read if name.endswith(MANIFEST)]) == 5
+
+
+def test_a_reader_takes_a_path_and_may_begin_before_there_is_anything(tmp_path: Path) -> None:
+    reader = Published(tmp_path / "later")
+    assert not reader.refresh()
+    two_versions(tmp_path / "later")
+    assert reader.refresh()
+    with pytest.raises(PublishError, match="names no place for versions"):
+        Published("")

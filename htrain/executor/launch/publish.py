@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from secrets import token_hex
@@ -22,23 +23,26 @@ from htrain.net.names import Role
 from htrain.net.net import Parameter
 from htrain.plan.plan import Plan
 from htrain.printable import one_line
-from htrain.publishing.keeping import Kept, missing, outdated, remove_version, unfinished, whole_versions
+from htrain.publishing.keeping import Keeper, missing, newest_number
 from htrain.publishing.shares import Held, Publishing
 from htrain.publishing.storage import storage_of
 from htrain.publishing.versions import (
+    FOLDER,
+    MOST_NUMBER,
     Object,
     Whole,
+    absent_objects,
     new_version,
     number_of,
     read_version,
     version_name,
-    version_names,
     write_manifest,
 )
 from htrain.sizes import memory_text
 from htrain.spec.settings import PublishSeconds
 
 _LAST_SECONDS = 5.0  # for what nobody waits for any more
+_LIST_SECONDS = 5.0  # for a storage to say what the newest version is, while roles rest
 
 
 @dataclass(frozen=True)
@@ -119,15 +123,15 @@ class Versions:
         self._plan, self._full_every = plan, wanted.full_every
         self._wholes = wholes_of(plan)
         self._run = token_hex(4)
-        self._kept = whole_versions(self._storage)
+        self._keeper = Keeper(self._storage, self._run)
         self._require_same_model(wanted.address, may_grow=may_grow)
-        self._number = max((number_of(name) for name in version_names(self._storage)), default=0)
+        self._number = newest_number(self._storage)
+        self._require_numbers(wanted.address)
         self._base = ""
         self._since_full = 0  # deltas
         self._is_base_gone = False
         self._open: _Open | None = None
-        self._storage.put(f"probe-{self._run}", b"")
-        self._storage.remove(f"probe-{self._run}")
+        self._probe()
         self._bell = Bell()
         self._thread: threading.Thread | None = None
         self._outcome: VersionEnded | None = None
@@ -135,9 +139,9 @@ class Versions:
     def _require_same_model(self, address: str, *, may_grow: bool) -> None:
         """Who follows the versions of an address goes from one to the next. Raises PublishError where the last one has other parameters than this model, beside
         rows that came to those of a run which this one began with."""
-        if not self._kept:
+        if not self._keeper.found.whole:
             return
-        last = read_version(self._storage, self._kept[-1].name)
+        last = read_version(self._storage, self._keeper.found.whole[-1].name)
         for name in sorted(last.parameters.keys() | self._wholes.keys()):
             before, now = last.parameters.get(name), self._wholes.get(name)
             if before != now and not (may_grow and before and now and _has_grown(before, now)):
@@ -147,6 +151,20 @@ class Versions:
                     "publish it to an address of its own"
                 )
 
+    def _require_numbers(self, address: str) -> None:
+        """Raises PublishError where a version has a number behind which there is no room."""
+        if self._number >= MOST_NUMBER:
+            raise PublishError(
+                f"{address}/{FOLDER}: version {self._number} is there, and no run counts as far: remove it, or publish to an address of its own"
+            )
+
+    def _probe(self) -> None:
+        """Write and remove an object as those of versions are. Raises PublishError."""
+        folder = f"{FOLDER}/probe-{self._run}"
+        self._storage.put(f"{folder}/probe", b"")
+        self._storage.remove(f"{folder}/probe")
+        self._storage.remove_folder(folder)
+
     @property
     def descriptors(self) -> Sequence[int]:
         """What can be read as soon as `news` may have some."""
@@ -155,12 +173,26 @@ class Versions:
     def begin(self, examples: int, *, is_final: bool) -> tuple[str, str]:
         """The name of the next version, and of its base, "" for none. Requires: of the one before, `news` has told."""
         assert not self._thread
-        self._number += 1
+        self._number = max(self._number, self._newest()) + 1
         self._is_base_gone = False
         is_full = not self._base or self._since_full + 1 >= self._full_every
         base = "" if is_full else self._base
         self._open = _Open(version_name(self._number, self._run), base, examples, is_final, time.monotonic())
         return self._open.name, base
+
+    def _newest(self) -> int:
+        """The number of the newest version there, whoever has written it, so that readers find the next one; 0 where the storage does not say it soon: it will
+        not take a version, either."""
+        found: list[int] = []
+
+        def look() -> None:
+            with suppress(PublishError):  # which the version ends with, too
+                found.append(newest_number(self._storage))
+
+        thread = threading.Thread(target=look, name="launcher/newest version", daemon=True)
+        thread.start()
+        thread.join(_LIST_SECONDS)
+        return max((number for number in found if number < MOST_NUMBER), default=0)
 
     def finish(self, published: Mapping[str, Mapping[str, Any]]) -> None:
         """Begin to make a version of what roles have written, or could not."""
@@ -212,6 +244,11 @@ class Versions:
                 f"{self._storage.address}/{gone}: is not there as it was written, and what is published builds on it: the next version has all rows"
             )
         objects = [converted(each, Object) for state in published.values() for each in state.get("objects", ())]
+        for gone, _ in absent_objects(self._storage, open.name, objects):
+            raise PublishError(
+                f"{self._storage.address}/{FOLDER}/{open.name}/{gone}: a role has written it, and it is not there: all hosts have to see the same storage, and "
+                "nobody may remove what is new"
+            )
         version = new_version(
             open.name,
             open.base,
@@ -224,7 +261,6 @@ class Versions:
             objects=tuple(objects),
         )
         write_manifest(self._storage, version)
-        self._kept.append(Kept(version.name, version.base))
         kind = f"on top of version {number_of(open.base)}" if open.base else "all rows"
         seconds = time.monotonic() - open.began
         news = f"published version {version.number} at {open.examples:,} examples: {kind}, {memory_text(version.num_bytes)} in {seconds:.1f} s"
@@ -233,14 +269,9 @@ class Versions:
     def _cleaned(self) -> str:
         """Remove what no reader needs any more; what cannot be removed is told, and stays."""
         try:
-            for version in outdated(self._kept):
-                remove_version(self._storage, version.name)
-                self._kept.remove(version)
-            for name in unfinished(version_names(self._storage), self._kept, self._run):
-                remove_version(self._storage, name)
+            return "".join(f"; {news}" for news in self._keeper.cleaned(time.time()))
         except PublishError as error:
             return f"; older ones could not be removed: {error}"
-        return ""
 
 
 def _has_grown(before: Whole, now: Whole) -> bool:

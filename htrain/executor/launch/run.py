@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from htrain.data import open_data
+from htrain.data.drivers import scheme_of
 from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.sockets import sockets_folder
 from htrain.executor.host.threads import callers_settings_kept
@@ -39,6 +40,7 @@ from htrain.own.registry import places_of
 from htrain.plan.check import check_plan
 from htrain.plan.folder import header_digest
 from htrain.plan.plan import Plan, load_plan
+from htrain.publishing.storage import local_folder, require_address
 from htrain.spec.settings import Elsewhere, MostRetries
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ def run_plan(
     version is not published; and UsageError for retries where roles cannot be started again.
     """
     _require_that_roles_can_be_begun_again(settings, hosting, retries)
+    _require_that_versions_are_seen(beside.published.address, hosting)
     if isinstance(hosting, Elsewhere) or hosting == "ray":
         most = _RETRIES if retries == "auto" else retries
         with _met(hosting, settings, num_threads, console) as meeting:
@@ -96,6 +99,18 @@ def _require_that_roles_can_be_begun_again(
     if settings.retry == "partial" and retries == 0:
         raise UsageError(
             "--retry partial has no effect with --retries 0, which ends the run with the first role that is lost: leave one of them out"
+        )
+
+
+def _require_that_versions_are_seen(address: str, hosting: Hosting | Elsewhere) -> None:
+    """Raises PublishError for what is no address of versions, and UsageError for one that no process shares with another, where roles are processes."""
+    if not address:
+        return
+    require_address(address)
+    if scheme_of(address) == "memory" and hosting != "threads":
+        raise UsageError(
+            f"--publish {address}: is memory of one process, where nobody sees what roles write that are others: name a folder or a store, or let "
+            "roles be threads of this process (--threads)"
         )
 
 
@@ -170,9 +185,8 @@ def _for_elsewhere(settings: RunSettings, beside: Beside) -> tuple[RunSettings, 
     """The same with whole paths of folders: roles are started in other ones. Data stays as it was said: a run is resumed with the same words."""
     plan, checkpoint = (str(Path(place).resolve()) if place else "" for place in settings.begin_with)
     settings = replace(settings, run_folder=settings.run_folder.resolve(), begin_with=(plan, checkpoint))
-    address = beside.published.address
-    if address and "://" not in address:
-        beside = replace(beside, published=replace(beside.published, address=str(Path(address).resolve())))
+    if folder := local_folder(beside.published.address):
+        beside = replace(beside, published=replace(beside.published, address=str(Path(folder).resolve())))
     return settings, beside
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from htrain.errors import CheckpointError, DamagedCheckpoint
 from htrain.executor.record.checkpoint import CHECKPOINT_NAME, MANIFEST, Manifest, own_manifest, read_manifest
 from htrain.executor.record.reading import unless_read
-from htrain.executor.record.run_folder import RECORD, is_owned_by_another
+from htrain.executor.record.run_folder import RECORD, is_owned_by_another, mistaken
 from htrain.files import is_there
 
 _OURS = re.compile(r"(trainer|group_ps|sparse_ps|dense_ps)(_[0-9]+)+\.(safetensors|partial)|manifest\.partial")
@@ -35,7 +35,7 @@ def find_checkpoints(run_folder: Path) -> Found:
 
 def _found(run_folder: Path) -> Found:
     if not run_folder.is_dir():
-        raise CheckpointError(f"{run_folder}: no such run folder")
+        raise CheckpointError(f"{run_folder}: no such run folder{mistaken(run_folder)}")
     complete: list[tuple[Path, Manifest]] = []
     damaged: list[tuple[Path, CheckpointError]] = []
     for folder in _folders(run_folder):
@@ -108,7 +108,7 @@ def no_checkpoint(run_folder: Path) -> CheckpointError:
     """What to raise for a folder without a checkpoint: of a run that has none yet, that has ended before, or of none."""
     if not (is_there(run_folder / RECORD) or is_there(run_folder / "checkpoints")):
         return CheckpointError(
-            f"{run_folder}: holds no run: want a folder that htrain run, or serve, was given by --out"
+            f"{run_folder}: holds no run{mistaken(run_folder)}: want a folder that htrain run, or serve, was given by --out"
         )
     if is_owned_by_another(run_folder):
         return CheckpointError(

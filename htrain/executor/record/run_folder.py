@@ -8,6 +8,7 @@ owner on another host says every few seconds that it lives, by the file's time.
 import errno
 import fcntl
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,12 +24,14 @@ from htrain.executor.host.process import Process, this_process
 from htrain.files import is_there, put_file, read_file
 from htrain.plan.folder import is_plan
 from htrain.printable import as_word
+from htrain.publishing.versions import FOLDER
 
 OWNER, RECORD = "owner.json", "run.json"
 FROM_MEMORY = "from-memory"  # a folder of what a run was given that stood in no file
 SIGN_SECONDS = 5.0  # between two signs of life
 _GONE_SECONDS = 60.0  # without one
 _MOST_BYTES = 1 << 20
+_HAS_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # of an address, whose second slash a path has lost
 _MOST_TRIES = 100  # at a folder that others make and remove
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
@@ -333,9 +336,19 @@ def read_record(run_folder: Path) -> RunRecord:
     try:
         return from_json(read_file(path, most_bytes=_MOST_BYTES), RunRecord)
     except OSError as error:
-        instead = (
-            "; it is a plan: name the folder that 'htrain run PLAN --out' was given" if is_plan(run_folder) else ""
-        )
+        what = mistaken(run_folder)
+        instead = f"{what}: name the folder that 'htrain run PLAN --out' was given" if what else ""
         raise CheckpointError(f"{run_folder}: not a run folder ({RECORD}: {error.strerror}){instead}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: damaged: {error}") from error
+
+
+def mistaken(folder: Path) -> str:
+    """What a folder is that was given for a run's, behind a semicolon; "" where nobody can tell."""
+    if is_plan(folder):
+        return "; it is a plan"
+    if _HAS_SCHEME.match(str(folder)) and not os.path.exists(folder):
+        return "; runs are folders of this machine: versions at an address are for htrain.Published, and have no optimizer states"
+    if os.path.isdir(folder / FOLDER):
+        return "; it holds versions, which are for htrain.Published, and have no optimizer states"
+    return ""

@@ -59,7 +59,7 @@ def test_interrupted_write_alone_is_no_checkpoint(tmp_path: Path) -> None:
 def test_a_folder_of_no_run_is_not_said_to_hold_one(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").touch()
     with pytest.raises(
-        CheckpointError, match=f"^{re.escape(str(tmp_path))}: holds no run: want a folder that htrain run"
+        CheckpointError, match=f"^{re.escape(str(tmp_path))}: holds no run; it is a plan: want a folder that htrain run"
     ):
         latest_checkpoint(tmp_path)
 

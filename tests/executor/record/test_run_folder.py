@@ -18,6 +18,7 @@ import pytest
 import htrain.executor.record.run_folder as module
 from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.process import Process, this_process
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.record.run_folder import (
     Owner,
     RunRecord,
@@ -227,3 +228,19 @@ def test_a_record_that_is_damaged_or_missing_is_named(tmp_path: Path) -> None:
         (tmp_path / "run.json").write_bytes(text.encode(errors="surrogatepass"))
         with pytest.raises(CheckpointError, match=r"run\.json: damaged: "):
             read_record(tmp_path)
+
+
+def test_a_folder_of_versions_or_an_address_is_said_to_be_no_run_and_who_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "versions").mkdir()
+    said = "; it holds versions, which are for htrain.Published, and have no optimizer states: "
+    with pytest.raises(CheckpointError, match=re.escape(said + "name the folder")):
+        read_record(tmp_path)
+    with pytest.raises(CheckpointError, match=re.escape("holds no run" + said + "want a folder")):
+        latest_checkpoint(tmp_path)
+    address, said = (
+        Path("s3://bucket/ads"),
+        "; runs are folders of this machine: versions at an address are for htrain.Published",
+    )
+    for look in (read_record, latest_checkpoint):
+        with pytest.raises(CheckpointError, match=said):
+            look(address)
