@@ -177,6 +177,9 @@ OTHERWISE: dict[str, Callable[[FieldNet, torch.Tensor, torch.Tensor], torch.Tens
     "an order": lambda m, x, ids: x * (ids > 3).float().mean(1, keepdim=True),
     "another column": lambda m, x, ids: x * (ids[:, :1] == ids[:, 1:]).float(),
     "a weight": lambda m, x, ids: x + m.top.weight[0][ids[:, :1] % 4],
+    "a group": lambda m, x, ids: x + m.d((torch.arange(ROWS[0]) % 10)[ids[:, 0]]),
+    "one hot": lambda m, x, ids: x * nn.functional.one_hot(ids[:, 1], ROWS[1])[:, 3:4],
+    "one hot of both": lambda m, x, ids: x * nn.functional.one_hot(ids, max(ROWS)).sum(1)[:, :1],
     "a mask in its place": lambda m, x, ids: x + m.a(torch.where(x[:, 0] > 0, ids[:, 0], 0)),
 }
 
