@@ -1,7 +1,6 @@
 """HET-GMP as whole runs: tables in the workers, by a partition of the data (HET-GMP 5)."""
 
 import copy
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gmp_data import (
     OneTable,
     PaddedNet,
     Parts,
+    arguments_of,
     divided,
     drawn,
     examples_of,
@@ -50,10 +50,6 @@ MODELS = (FieldNet, PaddedNet, OneTable, BagNet)
 def options_of(parts: Parts, **flags: object) -> Options:
     asked = {"batch_size": BATCH, "sparse_lr": 0.1, "bucket_bytes": 4096, "gmp_staleness": 0, **flags}
     return with_flags(dense_sync="allreduce", sparse_sync="gmp", partition=str(parts.partition), **asked)  # type: ignore[arg-type]
-
-
-def arguments_of(model: nn.Module) -> set[str]:
-    return set(inspect.signature(model.forward).parameters)
 
 
 def planned(model: nn.Module, parts: Parts, workers: int, options: Options) -> Plan:
