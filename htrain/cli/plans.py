@@ -120,6 +120,8 @@ def explain(plan: Path, name: str, as_json: bool) -> None:
 def check(plan: Path, as_json: bool) -> None:
     """Check a plan folder; what would stop a run is an error that names it."""
     loaded = import_module("htrain.plan.check").check_plan(import_module("htrain.plan.plan").load_plan(plan))
+    cache_of = import_module("htrain.executor.strategies.strategy").cache_of
+    cache_of(loaded, loaded.cluster.roles[0]).require_partition()
     put({"plan": str(plan), "digest": loaded.digest, "ok": True}, f"{plan}: ok", as_json)
 
 

@@ -102,6 +102,7 @@ def compile_net(
     loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
     said = (*_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster))
     decided = _notes(fc_splits, encodings, train, strategies)
+    options = replace(options, sparse_sync=options.sparse_sync.found_from_anywhere())
     plan = Plan(
         model=name, digest=digest_of(nets), cluster=cluster, options=options, inputs=_inputs(net), tables=shards, centers=centers, decisions=tuple(decisions),
         search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said, *decided),

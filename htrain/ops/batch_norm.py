@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from htrain.net.net import Blob, Op
+from htrain.net.net import Blob, Net, Op
 from htrain.ops.base import Builder, Cost, OpDef, gradient_names, same_as_input
 
 aten = torch.ops.aten
@@ -126,6 +126,13 @@ def _gradient_shapes(definition: OpDef, op: Op, inputs: Sequence[Blob]) -> Seque
     places = op.attrs["wrt"]
     assert isinstance(places, tuple)
     return same_as_input(*(min(place, 1) for place in places))(definition, op, inputs)
+
+
+def variances_of(net: Net) -> dict[str, str]:
+    """The running variances that a train net's norms move, each with the running mean that it is about."""
+    places = {"BatchNorm": _statistics, "GhostBatchNorm": _ghost_statistics}
+    moved = ([op.inputs[place] for place in places[op.type](op)] for op in net.ops if op.type in places)
+    return {variance: mean for mean, variance in filter(None, moved)}
 
 
 def _statistics(op: Op) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """Where tables live: the table of these strategies, as users name them."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from msgspec import Meta
 
@@ -37,6 +38,10 @@ class SparseSync(Section):
     def partition_file(self) -> str:
         """The partition of the data by which tables are held, as it was named; "" where there is none."""
         return ""
+
+    def found_from_anywhere(self) -> Self:
+        """The same with whole paths of files: a plan is run, and read, in other folders than that in which it was compiled."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,9 @@ class Gmp(SparseSync, RowHolder):
     @property
     def partition_file(self) -> str:
         return self.partition
+
+    def found_from_anywhere(self) -> Self:
+        return replace(self, partition=os.path.abspath(self.partition))
 
     @property
     def words(self) -> str:

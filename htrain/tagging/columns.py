@@ -17,6 +17,7 @@ _SHIFT, _BITS = (
 )  # a marker is a column's number, of so many bits, above it, and below it what a model adds to ids
 _PROBES = (1, 2)  # columns have other numbers in each: what is computed of some of them is no other's in both
 _BATCH = 2
+_UNFIT = (RuntimeError, ValueError, IndexError, OverflowError, MemoryError)  # raised of ids as large as markers are
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,11 @@ def _probed(net: Net, ids: Sequence[str], inputs: Sequence[Input], probe: int) -
         op = net.ops[place]
         if any(name not in values for name in op.inputs):
             return None
-        values.update(zip(op.outputs, OPS[op.type].run(op, [values[name] for name in op.inputs], _BATCH), strict=True))
+        try:
+            made = OPS[op.type].run(op, [values[name] for name in op.inputs], _BATCH)
+        except _UNFIT:
+            return None
+        values.update(zip(op.outputs, made, strict=True))
     seen: set[Piece] = set()
     for name in ids:
         if name not in values:

@@ -18,6 +18,7 @@ _LOOKUPS = ("Dedupe", "MaskPlaces")  # which lookups are lowered to
 _TABLES, _PLACES = 52, 40
 _MOST_PLACES = (1 << (_TABLES - _PLACES)) - 1
 _ADDED = (1 << _PLACES) - 1
+_UNFIT = (RuntimeError, ValueError, IndexError, OverflowError, MemoryError)  # raised of ids as large as markers are
 _ORDERS = {"Greater": (1, True), "GreaterOrEqual": (0, True), "Less": (0, False), "LessOrEqual": (1, False)}
 """What is added to a number to have the first row on the other side of it, and whether the answer is yes there."""
 _FLIPPED = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual", "Less": "Greater", "LessOrEqual": "GreaterOrEqual"}
@@ -72,10 +73,15 @@ class _Readers:
         if op.type in ("Equal", "NotEqual") and all(name in self._marks for name in op.inputs):
             (left, _), (right, _) = (self._marks[name] for name in op.inputs)
             return bool(((left >> _TABLES == right >> _TABLES) & (left & _ADDED == right & _ADDED)).all())
-        first, last = (
-            OPS[op.type].run(op, [self._marks[n][k] if n in self._marks else self._known[n] for n in op.inputs], _BATCH)
-            for k in (0, 1)
-        )
+        try:
+            first, last = (
+                OPS[op.type].run(
+                    op, [self._marks[n][k] if n in self._marks else self._known[n] for n in op.inputs], _BATCH
+                )
+                for k in (0, 1)
+            )
+        except _UNFIT:
+            return False
         if not all(self._are_moved(*pair) for pair in zip(first, last, strict=True)):
             return False
         self._marks.update(zip(op.outputs, zip(first, last, strict=True), strict=True))

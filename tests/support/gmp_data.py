@@ -1,5 +1,6 @@
 """Examples of a few topics, partitioned and packed, and what PyTorch makes of the same batches."""
 
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,6 +138,11 @@ class BagNet(nn.Module):
 
     def forward(self, sparse: torch.Tensor, tags: torch.Tensor, tags_offsets: torch.Tensor) -> torch.Tensor:
         return self.top(self.a(sparse[:, 0]) * self.c(tags, tags_offsets)) + self.wide(sparse[:, 0])
+
+
+def arguments_of(model: nn.Module) -> set[str]:
+    """What its forward() takes."""
+    return set(inspect.signature(model.forward).parameters)
 
 
 def drawn(kind: type[nn.Module]) -> nn.Module:

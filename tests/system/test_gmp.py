@@ -1,7 +1,6 @@
 """HET-GMP as whole runs: tables in the workers, by a partition of the data (HET-GMP 5)."""
 
 import copy
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gmp_data import (
     OneTable,
     PaddedNet,
     Parts,
+    arguments_of,
     divided,
     drawn,
     examples_of,
@@ -50,10 +50,6 @@ MODELS = (FieldNet, PaddedNet, OneTable, BagNet)
 def options_of(parts: Parts, **flags: object) -> Options:
     asked = {"batch_size": BATCH, "sparse_lr": 0.1, "bucket_bytes": 4096, "gmp_staleness": 0, **flags}
     return with_flags(dense_sync="allreduce", sparse_sync="gmp", partition=str(parts.partition), **asked)  # type: ignore[arg-type]
-
-
-def arguments_of(model: nn.Module) -> set[str]:
-    return set(inspect.signature(model.forward).parameters)
 
 
 def planned(model: nn.Module, parts: Parts, workers: int, options: Options) -> Plan:
@@ -177,6 +173,9 @@ OTHERWISE: dict[str, Callable[[FieldNet, torch.Tensor, torch.Tensor], torch.Tens
     "an order": lambda m, x, ids: x * (ids > 3).float().mean(1, keepdim=True),
     "another column": lambda m, x, ids: x * (ids[:, :1] == ids[:, 1:]).float(),
     "a weight": lambda m, x, ids: x + m.top.weight[0][ids[:, :1] % 4],
+    "a group": lambda m, x, ids: x + m.d((torch.arange(ROWS[0]) % 10)[ids[:, 0]]),
+    "one hot": lambda m, x, ids: x * nn.functional.one_hot(ids[:, 1], ROWS[1])[:, 3:4],
+    "one hot of both": lambda m, x, ids: x * nn.functional.one_hot(ids, max(ROWS)).sum(1)[:, :1],
     "a mask in its place": lambda m, x, ids: x + m.a(torch.where(x[:, 0] > 0, ids[:, 0], 0)),
 }
 

@@ -23,6 +23,7 @@ class Model(nn.Module):
     def __init__(self, way: str) -> None:
         super().__init__()
         self.way, self.table, self.top = way, nn.Embedding(100, 2), nn.Linear(2, 1)
+        self.register_buffer("group_of", torch.arange(20) % 7)
 
     def forward(self, dense: torch.Tensor, ids: torch.Tensor, list: torch.Tensor) -> torch.Tensor:
         made = {
@@ -34,6 +35,8 @@ class Model(nn.Module):
             "hashed": lambda: ids % 7,
             "added": lambda: ids[:, 0] + ids[:, 1],
             "doubled": lambda: 2 * ids[:, 0],
+            "grouped": lambda: self.group_of[ids[:, 1]],
+            "one hot": lambda: nn.functional.one_hot(ids[:, 1], 20),
             "counted": lambda: torch.arange(ids.shape[1]).expand(ids.shape[0], 3),
         }[self.way]()
         return self.top(self.table(made).reshape(ids.shape[0], -1, 2).sum(1) + dense)
@@ -55,6 +58,6 @@ def test_columns_and_columns_with_a_number_added_are_told(way: str, wanted: list
     assert pieces(way) == tuple(Piece(*each) for each in wanted)
 
 
-@pytest.mark.parametrize("way", ["hashed", "added", "doubled", "counted"])
+@pytest.mark.parametrize("way", ["hashed", "added", "doubled", "counted", "grouped", "one hot"])
 def test_ids_that_are_computed_are_nobodys(way: str) -> None:
     assert pieces(way) is None

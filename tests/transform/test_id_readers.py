@@ -123,6 +123,9 @@ OTHERWISE: dict[str, Read] = {
     "a remainder": lambda m, ids, seq, x: seq % 3 == 0,
     "a half": lambda m, ids, seq, x: seq > 0.5,
     "a weight": lambda m, ids, seq, x: m.top.weight[0][seq // 4],
+    "a list of one's own": lambda m, ids, seq, x: torch.arange(12)[seq] % 5,
+    "one hot": lambda m, ids, seq, x: nn.functional.one_hot(seq, 12)[:, :, 3],
+    "one hot of some": lambda m, ids, seq, x: nn.functional.one_hot(ids[:, :2], 12).sum(1)[:, 3:4] * (seq != 0),
 }
 
 

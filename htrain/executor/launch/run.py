@@ -32,6 +32,7 @@ from htrain.executor.record.run_folder import began, claimed, refuse_owned, refu
 from htrain.executor.roles.alone import can_be_alone
 from htrain.executor.roles.coordination import RunResult
 from htrain.executor.settings import RunSettings
+from htrain.executor.strategies.strategy import cache_of
 from htrain.executor.transport.link import Launcher
 from htrain.executor.transport.port import Network
 from htrain.jit import is_kept
@@ -207,6 +208,7 @@ def _run(
         check_inputs(plan, dataset)
         check_rows(plan, dataset)
         check_numbers(plan, dataset)
+        cache_of(plan, plan.cluster.roles[0]).require_partition()
         validation_data = beside.validating.open(plan)
         if validation_data:
             name = f"--valid: {validation_data.source.name}"

@@ -51,11 +51,13 @@ class PlanIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         return _others(*({n: v for n, v in each._flags().items() if not _is_of_cluster(n)} for each in (self, other)))
 
     def _flags(self) -> dict[str, Any]:
-        """What the options say, flag by flag, in the newest words; as they stand where no htrain wrote them."""
+        """What the options say, flag by flag, in the newest words; as they stand where no htrain wrote them. Where a partition lies is left out: nets have its
+        digest."""
         try:
-            return flat(options_of(migrated({"options": self.options}, self.version)["options"], "options"))
+            found = flat(options_of(migrated({"options": self.options}, self.version)["options"], "options"))
         except (ValueError, UsageError):
             return self.options
+        return {name: value for name, value in found.items() if name != "partition"}
 
 
 def _is_of_cluster(name: str) -> bool:

@@ -11,6 +11,7 @@ from htrain.decoding import from_json
 from htrain.errors import CheckpointError, UsageError
 from htrain.files import put_file, read_file
 from htrain.net.net import Parameter
+from htrain.ops.batch_norm import variances_of
 from htrain.plan.plan import Plan
 
 _FOLDER = "parameters"
@@ -18,19 +19,27 @@ _DIGITS = 16  # of a digest, in a file's name
 _MOST_BYTES = 1 << 30
 
 
-class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The parameters of a plan's train net, by name: each says of which it is a part, and which. `centers` says where weights have centres, by name; `plan` is
-    where the plan lay."""
+    where the plan lay. `variances` are running ones, each with the running mean that it is about; a folder of an older htrain does not say."""
 
     digest: str
     plan: str
     groups: int
     centers: dict[str, str]
     parameters: dict[str, Parameter]
+    variances: dict[str, str] = {}
 
     @classmethod
     def of(cls, plan: Plan, folder: str = "") -> "Layout":
-        return cls(plan.digest, folder, plan.cluster.groups, dict(plan.centers), dict(plan.train.parameters))
+        return cls(
+            digest=plan.digest,
+            plan=folder,
+            groups=plan.cluster.groups,
+            centers=dict(plan.centers),
+            parameters=dict(plan.train.parameters),
+            variances=variances_of(plan.train),
+        )
 
 
 def keep_layout(run_folder: Path, layout: Layout) -> None:

@@ -10,6 +10,7 @@ from htrain.errors import CheckpointError
 from htrain.executor.record.checkpoint import Manifest
 from htrain.executor.record.layout import Layout
 from htrain.executor.record.role_file import role_values, verified_role
+from htrain.executor.record.statistics import of_all_groups
 from htrain.net.names import DENSE_PS, GROUP, SPARSE_PS, Role
 from htrain.spec.centres import centre_name
 
@@ -17,7 +18,8 @@ from htrain.spec.centres import centre_name
 def load_parameters(
     layout: Layout, wanted: Collection[str], folder: Path, *, manifest: Manifest, replica: str
 ) -> dict[str, torch.Tensor]:
-    """Every parameter of these names, mapped from the files of the roles that own it. Raises CheckpointError."""
+    """Every parameter of these names, mapped from the files of the roles that own it; of groups without centres, whose weights are alike, running statistics
+    are those of all (`of_all_groups`). Raises CheckpointError."""
     group = _group(layout, replica)
     found: dict[str, torch.Tensor] = {}
     for role in sorted(manifest.files):
@@ -31,7 +33,20 @@ def load_parameters(
     missing = set(wanted) - found.keys()
     if missing:
         raise CheckpointError(f"{folder}: holds no value of '{min(missing)}'")
+    if replica == "center" and not layout.centers and layout.groups > 1:
+        found |= _statistics(layout, wanted, folder, manifest)
     return found
+
+
+def _statistics(layout: Layout, wanted: Collection[str], folder: Path, manifest: Manifest) -> dict[str, torch.Tensor]:
+    """Those of the wanted parameters that are running statistics, of all groups. Raises CheckpointError."""
+    pairs = {mean: variance for variance, mean in layout.variances.items() if not {mean, variance}.isdisjoint(wanted)}
+    held: dict[int, dict[str, torch.Tensor]] = {}
+    for role in sorted(manifest.files):
+        if (group := Role.parse(role).group) is not None:
+            of_group = held.setdefault(group, {})
+            of_group |= _read(folder, manifest, role, {name: name for pair in pairs.items() for name in pair})
+    return {name: value for name, value in of_all_groups(pairs, list(held.values())).items() if name in wanted}
 
 
 def _read(folder: Path, manifest: Manifest, role: str, names: Mapping[str, str]) -> dict[str, torch.Tensor]:

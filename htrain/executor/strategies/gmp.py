@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -12,8 +12,9 @@ import torch
 
 from htrain.data import Dataset
 from htrain.data.numbering import Numbering, open_numbering
+from htrain.data.partition_file import read_facts
 from htrain.data.renumbered import renumbered
-from htrain.errors import PlanError
+from htrain.errors import DataError, PlanError
 from htrain.executor.engine.store import Store
 from htrain.executor.record.cache_totals import added
 from htrain.executor.strategies.served import held_by, rows_of, step_of
@@ -83,6 +84,11 @@ class Gmp(RunsCache[Asked]):
     @property
     def partition(self) -> str:
         return next(str(op.attrs["partition"]) for op in self._net.ops if "partition" in op.attrs)
+
+    def require_partition(self) -> None:
+        _as_compiled(
+            self.section.partition, self.partition, read_facts, or_else=", or compile the plan again with this one"
+        )
 
     def numbered(self, dataset: Dataset) -> Dataset:
         return renumbered(dataset, self.numbering)
@@ -210,23 +216,48 @@ class Gmp(RunsCache[Asked]):
         return updates
 
 
-_open: WeakValueDictionary[str, Numbering] = WeakValueDictionary()  # by their digests: a file may become another
+# By the names of their files and their digests: a file may become another, and what was read of one is read on from there.
+_open: WeakValueDictionary[tuple[str, str], Numbering] = WeakValueDictionary()
 _opening = threading.Lock()
 
 
 def _opened(partition: str, wanted: str) -> Numbering:
     """The numbering of the digest `wanted` in a file: one for all roles of a process that have it, as it may be large. Raises as `Gmp.numbering`."""
     with _opening:
-        found = _open.get(wanted)
+        found = _open.get((partition, wanted))
         if found is None:
-            found = open_numbering(Path(partition))
-            if found.digest != wanted:
-                said = f"digest {found.digest[:12]}, the plan has {wanted[:12]}"
-                raise PlanError(
-                    f"{partition}: is another partition than the plan was compiled with ({said}): compile the plan again"
-                )
-            _open[wanted] = found
+            found = _open[partition, wanted] = _as_compiled(partition, wanted, open_numbering)
         return found
+
+
+class _HasDigest(Protocol):
+    @property
+    def digest(self) -> str:
+        """That of a partition."""
+
+
+P = TypeVar("P", bound=_HasDigest)
+
+
+def _as_compiled(partition: str, wanted: str, read: Callable[[Path], P], *, or_else: str = "") -> P:
+    """What `read` makes of a file whose digest is the `wanted` one. Raises as `Gmp.numbering`; `or_else` is what helps beside putting the partition back."""
+    path = Path(partition)
+    try:
+        found = read(path)
+    except DataError as error:
+        if path.exists():
+            raise
+        where = "" if path.is_absolute() else f" (looked for in {Path.cwd()})"
+        raise DataError(
+            f"{error}{where}: the plan wants the partition of the digest {wanted[:12]} there; put it back, or compile the plan again with --partition where "
+            "it lies now"
+        ) from error
+    if found.digest != wanted:
+        raise PlanError(
+            f"{partition}: is another partition than the plan was compiled with (digest {found.digest[:12]}, the plan has {wanted[:12]}): put that partition "
+            f"back there{or_else}"
+        )
+    return found
 
 
 def _add(found: dict[str, Any], cache: GmpWorker) -> None:

@@ -80,6 +80,9 @@ class RunsCache(RunHalf[C]):
         """The digest of the partition by which rows are numbered, and data is to be packed; "" where rows are numbered as in the model."""
         return ""
 
+    def require_partition(self) -> None:
+        """Raises DataError where the plan's partition cannot be read, PlanError where it is another than that of the plan. Quick: no rows are read."""
+
     def numbered(self, dataset: Dataset) -> Dataset:
         """Data with the rows that this plan's tables have. Raises DataError for data that is numbered by another partition."""
         return dataset
