@@ -46,20 +46,29 @@ def address_of_name() -> str:
 def address_of(what: str, text: str) -> str:
     """This host's address that `what` was given as: itself, the interface that has it, such as eth0, or a name that stands for it.
 
-    Raises UsageError for what is none of these; RunError for a name that stands for a loopback, at which no other host reaches it.
+    Raises UsageError for what is none of these. Raises RunError for what may be mended while the command stays: an interface that has no address yet, names
+    that cannot be asked for now, and a name that stands for a loopback, at which no other host reaches it.
     """
     own = {
         card: [a.address for a in found if a.family == socket.AF_INET] for card, found in psutil.net_if_addrs().items()
     }
     if text in own:
-        if len(own[text]) != 1:
+        if not own[text]:
+            raise RunError(
+                f"{what} {text}: this interface has no address of IPv4 yet: try again once it has one, or name another"
+            )
+        if len(own[text]) > 1:
             raise UsageError(
-                f"{what} {text}: this interface has {len(own[text]) or 'no'} addresses of IPv4, want one: name an address"
+                f"{what} {text}: this interface has {len(own[text])} addresses of IPv4, want one: name an address"
             )
         return own[text][0]
     try:
         found = socket.gethostbyname(text)
     except (OSError, UnicodeError) as error:
+        if getattr(error, "errno", None) == socket.EAI_AGAIN:
+            raise RunError(
+                f"{what} {text}: who knows names cannot be asked now ({error.strerror}): try again"
+            ) from error
         known = ", ".join(sorted(own))
         raise UsageError(
             f"{what} {text}: is no address, no interface of this host ({known}), and no name: {error}"

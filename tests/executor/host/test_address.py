@@ -79,11 +79,22 @@ def test_an_interface_of_several_addresses_or_none_is_not_guessed(monkeypatch: p
         "eth1": [SimpleNamespace(family=socket.AF_INET6, address="fe80::1")],
     }
     monkeypatch.setattr(address.psutil, "net_if_addrs", lambda: cards)
-    for card, count in (("eth0", "2"), ("eth1", "no")):
-        with pytest.raises(
-            UsageError, match=f"^--address {card}: this interface has {count} addresses of IPv4, want one"
-        ):
-            address_of("--address", card)
+    with pytest.raises(UsageError, match=r"^--address eth0: this interface has 2 addresses of IPv4, want one"):
+        address_of("--address", "eth0")
+    with pytest.raises(RunError, match=r"^--address eth1: this interface has no address of IPv4 yet: try again once"):
+        address_of("--address", "eth1")  # as while a host starts: who starts the command again, does (status 1)
+
+
+def test_names_that_cannot_be_asked_for_now_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(name: str) -> str:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(address.socket, "gethostbyname", away)
+    wanted = (
+        r"^--listen launcher: who knows names cannot be asked now \(Temporary failure in name resolution\): try again$"
+    )
+    with pytest.raises(RunError, match=wanted):
+        address_of("--listen", "launcher")
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0", "no such host", "", "10.1.0.0/16", "x" * 300])

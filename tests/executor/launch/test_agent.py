@@ -10,7 +10,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from htrain.errors import Error, PeerLost, RunError, UsageError
+from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.launch import agent, agent_pulse
 from htrain.executor.launch.joining import Joining
 from htrain.executor.launch.reception import Reception
@@ -163,8 +163,8 @@ def test_an_interface_without_an_address_is_said_at_once_to_who_has_just_come(
 ) -> None:
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"lo": []})
     error = Playing(place, address="lo").ends()
-    assert isinstance(error, UsageError)
-    assert str(error).startswith("--address lo: this interface has no addresses of IPv4")
+    assert isinstance(error, RunError)
+    assert str(error).startswith("--address lo: this interface has no address of IPv4 yet")
 
 
 def test_a_launcher_that_is_started_again_before_it_is_missed_is_joined(
