@@ -101,7 +101,7 @@ class JoinedPools:
                     f"{_listed(missing)} did not come within {self._meeting.join_seconds:.0f} s (--join-seconds): {self._advice(missing)}{advice}"
                 )
             wait([reception.bell.descriptor, *outside.interrupt.descriptors], _SIGN_SECONDS)
-            outside.give_sign()
+            outside.keep_folder()
 
     def _missing(self, outside: Outside) -> list[str]:
         """The roles that are waited for. Raises what makes it futile."""

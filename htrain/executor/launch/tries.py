@@ -129,6 +129,7 @@ class Tries:
 
     def _once(self, identity: Identity, signals: ExitStack, *, resumes: bool) -> RunResult:
         job = self._job
+        job.claim.look()  # else what another run has in a folder of this name would be gone on with
         data = job.settings.data
         settings = replace(job.settings, extent=extent_of(data, identity.data, by_parts=is_read_by_parts(data)))
         with ExitStack() as stack:
@@ -175,7 +176,7 @@ class Tries:
 
         try:
             outside = Outside(
-                interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions, has_its_own=self._has_its_own,
+                interrupt, on_totals, job.progress.note, job.claim, validations=validator, publications=versions, has_its_own=self._has_its_own,
             )  # fmt: skip
             job.pools.gather(settings, identity, outside)
             coordinator = Coordinator(job.plan, network, settings, identity, outside, retries=self._retries.most)
@@ -185,7 +186,7 @@ class Tries:
             finally:
                 self._begun_again += coordinator.alone.count
                 self._set_back += coordinator.alone.set_back
-            found = validator.finish(result.checkpoint, interrupt, job.claim.give_sign)
+            found = validator.finish(result.checkpoint, interrupt, job.claim)
             return replace(result, validations=found)
         finally:
             log.close()
@@ -214,6 +215,7 @@ class Tries:
         while not interrupt.is_asked and (left := end - time.monotonic()) > 0:
             wait(interrupt.descriptors, min(left, _SIGN_SECONDS))
             self._job.claim.give_sign()
+            self._job.claim.require()
         self._require_no_interrupt(error)
 
     def _require_no_interrupt(self, error: PeerLost | PublishError) -> None:
