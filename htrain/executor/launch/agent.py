@@ -168,6 +168,7 @@ class _Agent:
         self._pulse: AgentPulse | None = None
         self._interrupt: Interrupt | None = None  # while it runs
         self._is_leaving = False
+        self._leaves_as = ""  # of one that has lost its launcher
         self._supervisors = supervisors
         self._pool: RoleProcesses | None = None
         self._number = 0  # of the try that the pool plays
@@ -240,8 +241,8 @@ class _Agent:
         got = self._inbox.receive(0)
         if self._pulse:
             self._pulse.listened(heard=got is not None)
-            if self._pulse.is_gone and not got:
-                raise self._gone()
+            if (gone := self._pulse.gone) and not got:
+                raise self._gone(gone)
         return self._look(got[0]) if got else None
 
     def _heed(self) -> None:
@@ -274,9 +275,10 @@ class _Agent:
         except PeerLost as error:
             while got := self._inbox.receive(0):  # it may have said why
                 self._look(got[0])
-            raise self._gone() from error
+            raise self._gone("its launcher did not take a message") from error
 
-    def _gone(self) -> _Lost:
+    def _gone(self, how: str) -> _Lost:
+        self._leaves_as = how
         return _Lost(f"{self._joining.launcher}: the launcher is gone")
 
     # -- what the launcher wants -------------------------------------------------------------------------------------
@@ -319,6 +321,8 @@ class _Agent:
     def _begin(self, said: Begin) -> None:
         assignment = decode_assignment(said.assignment)
         assert assignment.place
+        assert self._pulse
+        self._pulse.bear(assignment.settings.liveness_seconds)
         host, apart = self._network.host, assignment.settings.trainer_network
         trainers_host = address_within("--trainer-network", apart) if apart else host
         place = replace(assignment.place, host=host, trainers_host=trainers_host, folder=str(self._folder))
@@ -351,7 +355,7 @@ class _Agent:
             self._pool.abandon()
         if self._pulse:
             self._pulse.stop()  # first: a sign of life of one who has left would be that of a stranger
-            self._outbox.offer(LAUNCHER, Leave(self._name))
+            self._outbox.offer(LAUNCHER, Leave(self._name, self._leaves_as))
         self._outbox.close()
         self._inbox.close()
         shutil.rmtree(self._folder, ignore_errors=True)
