@@ -8,6 +8,7 @@ owner on another host says every few seconds that it lives, by the file's time.
 import errno
 import fcntl
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -309,6 +310,19 @@ def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:
         put_file(folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
     except OSError as error:
         raise cannot_be_written(folder, error) from error
+
+
+_AT_ITS_BEGINNING = {RECORD, "parameters", "metrics.jsonl", "tensorboard"}
+
+
+def forget_beginning(folder: Path) -> None:
+    """Remove what a run has put into a claimed folder which ends before anybody has played a role of it: the same command may begin it again. Where something
+    else has come there, all stays."""
+    with suppress(OSError):
+        held = [path for path in folder.iterdir() if path.name != OWNER and not path.name.startswith("probe-")]
+        if {path.name for path in held} <= _AT_ITS_BEGINNING:
+            for path in held:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def require_run(run_folder: Path) -> RunRecord:

@@ -26,6 +26,7 @@ from htrain.executor.record.run_folder import (
     Owner,
     RunRecord,
     claimed,
+    forget_beginning,
     read_record,
     refuse_owned,
     require_empty,
@@ -307,3 +308,17 @@ def test_a_record_that_is_damaged_or_missing_is_named(tmp_path: Path) -> None:
         (tmp_path / "run.json").write_bytes(text.encode(errors="surrogatepass"))
         with pytest.raises(CheckpointError, match=r"run\.json: damaged: "):
             read_record(tmp_path)
+
+
+def test_the_beginning_of_a_run_that_nobody_has_played_is_removed_unless_something_else_has_come(
+    tmp_path: Path,
+) -> None:
+    with claimed(tmp_path):
+        for begin in BEGINNINGS.values():
+            begin(tmp_path)
+        (tmp_path / "notes.txt").touch()
+        forget_beginning(tmp_path)
+        assert (tmp_path / "run.json").exists()
+        (tmp_path / "notes.txt").unlink()
+        forget_beginning(tmp_path)
+        assert os.listdir(tmp_path) == ["owner.json"]
