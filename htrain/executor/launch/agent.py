@@ -22,7 +22,7 @@ import msgspec
 
 from htrain.decoding import from_json
 from htrain.errors import Error, PeerLost, PlanError, RunError, error_named
-from htrain.executor.host.address import address_of, address_within
+from htrain.executor.host.address import address_of, address_within, require_free
 from htrain.executor.launch.agent_pulse import AgentPulse
 from htrain.executor.launch.interrupt import Interrupt, interrupts
 from htrain.executor.launch.joining import Joining, Search, Untaken
@@ -100,16 +100,20 @@ def _join(
     with ExitStack() as ends:
         try:
             own = address_of("--address", joining.address) if joining.address else ""
+            if own:
+                require_free("--address", own)
             there, here = search.found()
             network = Network("tcp", own or here, keys=Keys.of(joining.secret))
             ends.callback(network.close)
             network.most_bytes = MOST_BYTES
+            ends.callback(shutil.rmtree, folder := _plan_folder(), ignore_errors=True)
             agent = _Agent(
                 roles,
                 joining,
                 name,
                 there,
                 network,
+                folder=folder,
                 taken_seconds=search.within(_TAKEN_SECONDS),
                 supervisors=supervisors,
                 tell=tell,
@@ -152,11 +156,12 @@ class _Agent:
         there: str,
         network: Network,
         *,
+        folder: Path,
         taken_seconds: float,
         supervisors: Supervisors,
         tell: Callable[[str], None],
     ) -> None:
-        self._folder = _plan_folder()
+        self._folder = folder  # for the plan
         self._roles = roles
         self._joining = joining
         self._network = network
@@ -358,7 +363,6 @@ class _Agent:
             self._outbox.offer(LAUNCHER, Leave(self._name, self._leaves_as))
         self._outbox.close()
         self._inbox.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _plan_folder() -> Path:

@@ -174,7 +174,7 @@ def _listening(folder: Path, host: str, port: int, *, servers: int, lease_second
         host, ports = THIS_HOST, [ANY_PORT] * servers
     if not resume:  # those of before may be about to let go of their ports
         for each in ports:
-            require_free(host, each)
+            require_free("--listen", host, each)
     return Listening(host, tuple(ports), before.token if before else token_urlsafe(24), lease_seconds)
 
 

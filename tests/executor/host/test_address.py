@@ -109,17 +109,29 @@ def test_what_is_no_port_is_refused(text: str) -> None:
         split_port("--launcher", text)
 
 
+@pytest.mark.parametrize("text", ["[::1]:7070", "::1", "fe80::1:7070"])
+def test_an_address_of_ipv6_is_refused_with_what_is_taken(text: str) -> None:
+    wanted = r"want HOST:PORT, such as 10\.1\.0\.1:7070(, or HOST)?; addresses of IPv6 are not taken$"
+    with pytest.raises(UsageError, match=wanted):
+        split_port("--launcher", text)
+    with pytest.raises(UsageError, match=wanted):
+        split_port("--listen", text, port=0)
+    with pytest.raises(UsageError, match=r"; addresses of IPv6 are not taken$"):
+        address_of("--address", "::1")
+
+
 def test_where_nothing_can_listen_is_said_before_a_role_tries() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         for host in ("127.0.0.1", "0.0.0.0", "*"):
-            wanted = rf"^cannot listen on tcp://{re.escape(host)}:{port}: Address already in use; choose another with --listen$"
+            wanted = rf"^cannot listen on tcp://{re.escape(host)}:{port}: Address already in use; choose another port with --listen$"
             with pytest.raises(RunError, match=wanted):
-                require_free(host, port)
-            require_free(host, 0)
-    require_free("127.0.0.1", port)
-    with pytest.raises(RunError, match=r"^cannot listen on tcp://192\.0\.2\.1:\*: Cannot assign requested address; "):
-        require_free("192.0.2.1", 0)
+                require_free("--listen", host, port)
+            require_free("--listen", host)
+    require_free("--listen", "127.0.0.1", port)
+    wanted = r"^cannot listen on tcp://192\.0\.2\.1:\*: Cannot assign requested address; choose an address of this host with --address$"
+    with pytest.raises(RunError, match=wanted):
+        require_free("--address", "192.0.2.1")
 
 
 def test_a_port_may_be_left_out_where_another_stands_for_it() -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -182,6 +183,26 @@ def test_a_launcher_that_is_started_again_before_it_is_missed_is_joined(
         "\n".join(playing.news)
     )
     finish(second, playing)
+
+
+def test_an_agent_that_cannot_listen_says_by_which_flag_and_leaves_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place.launch()
+    error = Playing(place, address="192.0.2.1", seconds=1.0).ends()
+    assert isinstance(error, RunError)
+    assert str(error) == (
+        "cannot listen on tcp://192.0.2.1:*: Cannot assign requested address; choose an address of this host with --address"
+    )
+    monkeypatch.setattr(Network, "inbox", no_inbox)
+    with pytest.raises(RunError, match="no socket"):
+        raise Playing(place, seconds=1.0).ends() or AssertionError
+    assert not list(tmp_path.iterdir())
+
+
+def no_inbox(network: Network, name: str, **_: object) -> None:
+    raise RunError(f"{name}: no socket can be opened")
 
 
 def test_an_agent_without_a_place_for_the_plan_says_so_and_names_tmpdir(
