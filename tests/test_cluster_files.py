@@ -21,12 +21,16 @@ PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "on-a-cluster.md").read_
 FILES = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 
 
-def service() -> list[str]:
+def unit_of(name: str) -> configparser.ConfigParser:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(FILES["htrain-ads.service"])
+    unit.read_string(FILES[name])
     assert set(unit) == {"DEFAULT", "Unit", "Service", "Install"}
-    return shlex.split(unit["Service"]["ExecStart"])
+    return unit
+
+
+def service() -> list[str]:
+    return shlex.split(unit_of("htrain-ads.service")["Service"]["ExecStart"])
 
 
 def script() -> list[str]:
@@ -93,10 +97,29 @@ def role_given(words: list[str]) -> dict[str, Any]:
         return role.make_context("role", words[begin + 2 :], parent=parent).params
 
 
+def is_begun_again(service: configparser.SectionProxy, status: int) -> bool:
+    """What systemd makes of a process that has ended with this status, by systemd.service(5)."""
+    statuses = {name: set(map(int, service.get(name, "").split())) for name in service if name.endswith("ExitStatus")}
+    assert service["Restart"] == "on-failure"
+    is_success = status == 0 or status in statuses["SuccessExitStatus"]
+    return not is_success and status not in statuses["RestartPreventExitStatus"]
+
+
+@pytest.mark.parametrize(
+    ("name", "again"),
+    [("htrain-ads.service", {1}), ("htrain-role@.service", {1, 130})],  # a role ends with the status of its run
+)
+def test_what_ends_by_a_failure_that_passes_is_begun_again_and_what_was_stopped_or_drained_stays_away(
+    name: str, again: set[int]
+) -> None:
+    unit = unit_of(name)
+    stops = {130} if name == "htrain-ads.service" else {143}
+    assert {status for status in (0, 1, 2, 130, *stops) if is_begun_again(unit["Service"], status)} == again
+    assert unit["Unit"]["Wants"] == unit["Unit"]["After"] == "network-online.target", "addresses are there by then"
+
+
 def test_the_unit_of_a_role_is_one_for_every_name() -> None:
-    unit = configparser.ConfigParser(interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(FILES["htrain-role@.service"])
+    unit = unit_of("htrain-role@.service")
     given = role_given(shlex.split(unit["Service"]["ExecStart"].replace("%i", "trainer:0:0")))
     assert given["roles"] == ("trainer:0:0",)
     assert given["launcher"] == "10.1.0.1:7070"

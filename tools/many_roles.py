@@ -34,6 +34,7 @@ from htrain.executor.launch.coordinator import Coordinator, Outside
 from htrain.executor.launch.interrupt import Interrupt
 from htrain.executor.launch.pulse import beat_seconds
 from htrain.executor.record.identity import Identity, PlanIdentity
+from htrain.executor.record.run_folder import Claim, claimed
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.sent import SENT_TO, packed
 from htrain.executor.settings import RunSettings
@@ -232,12 +233,16 @@ def log_of(run: Path) -> Path:
 
 def measured(plan: Plan, seconds: float, checkpoints: int, scratch: Path) -> None:
     """Run a launcher with played roles for so long, and print what it took."""
+    with claimed(scratch / "run") as claim:
+        _measured(plan, seconds, checkpoints, scratch, claim)
+
+
+def _measured(plan: Plan, seconds: float, checkpoints: int, scratch: Path, claim: Claim) -> None:
     token, interrupt = os.urandom(16), Interrupt()
     settings = RunSettings(
         scratch / "plan", "synthetic:", scratch / "run", deadline_seconds=120.0, liveness_seconds=60.0,
         checkpoint_seconds=seconds / (checkpoints + 1) if checkpoints else "end",
     )  # fmt: skip
-    settings.run_folder.mkdir()
     news: list[str] = []
     log, began, usage = RunLog(settings.run_folder, news.append), Share(), psutil.Process()
 
@@ -251,9 +256,7 @@ def measured(plan: Plan, seconds: float, checkpoints: int, scratch: Path) -> Non
 
     identity = Identity(PlanIdentity.of(plan), DataIdentity(1, "synthetic", {}, ()))
     network = Network("tcp", token=token)
-    coordinator = Coordinator(
-        plan, network, settings, identity, Outside(interrupt, on_totals, news.append, lambda: None)
-    )
+    coordinator = Coordinator(plan, network, settings, identity, Outside(interrupt, on_totals, news.append, claim))
     names, peers = plan.cluster.roles, peers_of(plan)
     context = multiprocessing.get_context("spawn")
     found: Any = context.Queue()

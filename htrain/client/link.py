@@ -299,14 +299,24 @@ class _Wait:
         for server in waiting:
             if now - heard[server] > self._where.deadline_seconds:
                 raise PeerLost(
-                    f"{self._name(server)} did not answer within {self._where.deadline_seconds:g} s: is 'htrain serve' running there, and does it listen "
-                    "on an address that this host reaches?"
+                    f"{self._name(server)} did not answer within {self._where.deadline_seconds:g} s: {_unknown(self._where.address)}is 'htrain serve' "
+                    "running there, and does it listen on an address that this host reaches?"
                 )
             if missing is not None:
                 raise PeerLost(
                     f"{self._name(server)} has waited {self._where.round_seconds:g} s for {', '.join(missing) or 'other workers'}: with a staleness of 0 all "
                     "workers step together; let those that are done leave (tables.close())"
                 )
+
+
+def _unknown(address: str) -> str:
+    """That the name in an address is not known here; "" for one that is: it may have become so since."""
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    try:
+        socket.gethostbyname(host)
+    except (OSError, UnicodeError) as error:
+        return f"the name {host} is not known here ({getattr(error, 'strerror', None) or error}); "
+    return ""
 
 
 def _refusal(name: str, refused: Refused) -> RunError:

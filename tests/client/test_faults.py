@@ -1,6 +1,7 @@
 """Strangers, workers that vanish or come twice, servers that were started again: each a clear error, or training goes on."""
 
 import contextlib
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,20 @@ def test_what_strangers_say_while_servers_are_at_rest_is_not_kept() -> None:
         with servers.connect() as tables:
             train(tables, 1)
         caller.close()
+
+
+def test_a_name_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for like any other server: names come and go with pods."""
+
+    def unknown(name: str) -> str:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
+    wanted = (
+        r"^tcp://nosuch:7400 did not answer within 0.5 s: the name nosuch is not known here \(Name or .*\); is 'htrain"
+    )
+    with pytest.raises(PeerLost, match=wanted):
+        connect("nosuch:7400", token="word", deadline_seconds=0.5)
 
 
 def test_who_asks_and_never_reads_loses_answers_and_nobody_keeps_them() -> None:

@@ -128,6 +128,38 @@ def test_a_folder_in_which_a_run_trains_is_refused_to_all_others_and_left_alone(
     htrain.run(small[0], data=small[1], resume=folder, epochs=1, hosting="threads")
 
 
+def test_a_run_in_whose_place_another_has_come_ends_and_writes_nothing_there(
+    run: Callable[..., Started], tmp_path: Path
+) -> None:
+    process = run("--out", str(tmp_path / "run"), "--checkpoint-seconds", "1", *ENDLESS)
+    wait_for_a_checkpoint(tmp_path / "run", process)
+    other = tmp_path / "other"
+    (other / "checkpoints" / "examples_000000000001").mkdir(parents=True)  # as of a write that was interrupted
+    part = other / "checkpoints" / "examples_000000000001" / "sparse_ps_0.safetensors"
+    part.write_text("the other's")
+    far = {"process": ["far", "", 7, 1.0], "since": 1.0}
+    (other / "owner.json").write_text(json.dumps(far))
+    (tmp_path / "run").rename(tmp_path / "away")
+    other.rename(tmp_path / "run")
+    wanted = "was removed, or renamed, while its run went on, and is another run's now (process 7 on far)"
+    assert last_line(process).startswith(f"htrain: {tmp_path}/run: {wanted}: ")
+    assert process.returncode == 1
+    assert json.loads((tmp_path / "run" / "owner.json").read_text()) == far
+    held = sorted(str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*"))
+    part = part.relative_to(other)
+    assert held == ["checkpoints", str(part.parent), str(part), "owner.json"]
+
+
+def test_a_run_whose_folder_is_removed_ends_and_makes_no_other(run: Callable[..., Started], tmp_path: Path) -> None:
+    process = run("--out", str(tmp_path / "run"), "--checkpoint-seconds", "0.5", *ENDLESS)
+    wait_for_a_checkpoint(tmp_path / "run", process)
+    (tmp_path / "run").rename(tmp_path / "renamed")
+    said = last_line(process)
+    assert said.startswith(f"htrain: {tmp_path}/run: was removed, or renamed, while its run went on, which ends: ")
+    assert process.returncode == 1
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_that_has_no_checkpoint_yet_is_not_taken_for_one_that_has_ended(
     run: Callable[..., Started], small: tuple[Path, str], tmp_path: Path
 ) -> None:

@@ -193,6 +193,15 @@ def test_roles_that_do_not_come_are_named_at_the_deadline(elsewhere: Elsewhere, 
         assert last(ended(role, 1)).startswith("htrain: the run has ended: sparse_ps:0 and dense_ps:0 did not come")
 
 
+def test_a_run_that_no_role_has_joined_leaves_nothing_in_the_way_of_the_same_command(
+    elsewhere: Elsewhere, plan: Path
+) -> None:
+    for _ in range(2):
+        launcher = elsewhere.launch(plan, DATA, "--join-seconds", "1")
+        assert "did not come within 1 s (--join-seconds): start htrain role" in last(ended(launcher, 1))
+        assert not list(elsewhere.run.glob("*"))
+
+
 def test_a_role_without_a_launcher_gives_up(elsewhere: Elsewhere) -> None:
     role = elsewhere.role("trainer:0:0", more=("--wait-seconds", "1"))
     assert last(ended(role, 1)).startswith(f"htrain: {elsewhere.address}: no launcher within 1 s (Connection refused)")

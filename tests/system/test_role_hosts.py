@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from netlab import ETC, Lab
-from whole_runs import HTRAIN, WIDE_DEEP, libfm
+from whole_runs import ENDLESS, HTRAIN, WIDE_DEEP, libfm, num_trained, wait_for_examples
 
 import htrain
 from htrain.executor.record.measured import load_measured
@@ -28,6 +29,7 @@ CAN = (
 pytestmark = pytest.mark.skipif(not CAN, reason="wants root, ip, tc and namespaces")
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 GCS = "10.77.0.1:6379"  # where nodes of Ray find their head
+DOWN_SECONDS = 20.0  # for longer than 15 s the silence of a launcher was not borne, whatever it bore itself
 MEMORY = 400 << 20  # bytes of a role
 ROLES = ("trainer:0:0", "trainer:1:0", "sparse_ps:0", "sparse_ps:1")
 
@@ -134,6 +136,30 @@ def test_hosts_that_share_no_plan_and_whose_names_are_loopbacks_train_together(
         end(started)
     assert load_measured(tmp_path / "run").eps > 0
     assert all(carried.received > 20_000 for carried in lab.traffic().values()), "values went over the links"
+
+
+def test_a_link_that_is_down_for_a_while_costs_time_only(lab: Lab, made: tuple[Path, str], tmp_path: Path) -> None:
+    plan, data = made
+    run, (launcher, *others) = tmp_path / "run", lab.hosts
+    (secret := tmp_path / "secret").write_text("0123456789abcdef" * 2)
+    secret.chmod(0o600)
+    where = ["--out", str(run), "--listen", "eth0:7070", "--secret", str(secret), "--retries", "0", *ENDLESS]
+    started = [on(launcher, plan.parents[1] / "nothing", [HTRAIN, "run", str(plan), "--data", data, *where])]
+    for host, role in zip(others, ROLES, strict=True):
+        words = [HTRAIN, "role", role, "--launcher", "10.77.0.1:7070", "--secret", str(secret)]
+        started.append(on(host, plan.parent, words))
+    try:
+        wait_for_examples(run, started[0], 3_000)
+        lab.set_link(4, up=False)  # of sparse_ps:1
+        time.sleep(DOWN_SECONDS)
+        lab.set_link(4, up=True)
+        wait_for_examples(run, started[0], num_trained(run) + 3_000)
+        started[0].send_signal(signal.SIGINT)
+        said = [process.communicate(timeout=90)[1] for process in started]
+        assert [process.returncode for process in started] == [130] * 5, said
+        assert not [text for text in said if "is gone" in text or "has left" in text], said
+    finally:
+        end(started)
 
 
 def test_ray_starts_the_same_plan_on_the_same_hosts(

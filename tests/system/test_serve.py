@@ -327,7 +327,7 @@ def test_what_cannot_be_served_is_said(page: Path, tmp_path: Path) -> None:
         (
             {"out": tmp_path / "a", "listen": "192.0.2.1"},
             RunError,
-            r"^cannot listen on tcp://192.0.2.1:\*: Cannot assign .*; choose another with --listen$",
+            r"^cannot listen on tcp://192.0.2.1:\*: Cannot assign .*; choose an address of this host with --listen$",
         ),
     ):
         with pytest.raises(error, match=said):
@@ -363,7 +363,7 @@ def test_a_port_that_is_taken_is_said(page: Path, tmp_path: Path) -> None:
         run = shared_commands().run(words, tmp_path, timeout=60)
         assert run.returncode == 1
         assert run.stderr == (
-            f"htrain: cannot listen on tcp://127.0.0.1:{port}: Address already in use; choose another with --listen\n"
+            f"htrain: cannot listen on tcp://127.0.0.1:{port}: Address already in use; choose another port with --listen\n"
         )
         assert not folder.exists(), "the same --out with another --listen is no folder of a run"
         began = time.monotonic()

@@ -1,5 +1,6 @@
 """Under which address other hosts reach this one. IPv4 alone."""
 
+import errno
 import ipaddress
 import socket
 
@@ -46,23 +47,33 @@ def address_of_name() -> str:
 def address_of(what: str, text: str) -> str:
     """This host's address that `what` was given as: itself, the interface that has it, such as eth0, or a name that stands for it.
 
-    Raises UsageError for what is none of these; RunError for a name that stands for a loopback, at which no other host reaches it.
+    Raises UsageError for what is none of these. Raises RunError for what may be mended while the command stays: an interface that has no address yet, names
+    that cannot be asked for now, and a name that stands for a loopback, at which no other host reaches it.
     """
     own = {
         card: [a.address for a in found if a.family == socket.AF_INET] for card, found in psutil.net_if_addrs().items()
     }
     if text in own:
-        if len(own[text]) != 1:
+        if not own[text]:
+            raise RunError(
+                f"{what} {text}: this interface has no address of IPv4 yet: try again once it has one, or name another"
+            )
+        if len(own[text]) > 1:
             raise UsageError(
-                f"{what} {text}: this interface has {len(own[text]) or 'no'} addresses of IPv4, want one: name an address"
+                f"{what} {text}: this interface has {len(own[text])} addresses of IPv4, want one: name an address"
             )
         return own[text][0]
     try:
         found = socket.gethostbyname(text)
     except (OSError, UnicodeError) as error:
+        if isinstance(error, OSError) and error.errno == socket.EAI_AGAIN:
+            raise RunError(
+                f"{what} {text}: who knows names cannot be asked now ({error.strerror}): try again"
+            ) from error
         known = ", ".join(sorted(own))
+        of_ipv6 = "; addresses of IPv6 are not taken" if ":" in text else ""
         raise UsageError(
-            f"{what} {text}: is no address, no interface of this host ({known}), and no name: {error}"
+            f"{what} {text}: is no address, no interface of this host ({known}), and no name: {error}{of_ipv6}"
         ) from error
     if ipaddress.IPv4Address(found).is_unspecified:
         raise UsageError(
@@ -75,16 +86,17 @@ def address_of(what: str, text: str) -> str:
     return found
 
 
-def require_free(host: str, port: int) -> None:
-    """Raises RunError where nothing can listen at a port of an address, any port where that is 0: it is not this host's, or another process listens there. It
-    is for who would not begin a run whose roles find it out."""
+def require_free(what: str, host: str, port: int = 0) -> None:
+    """Raises RunError, in the name of `what`, where nothing can listen at a port of an address, any port where that is 0: it is not this host's, or another
+    process listens there. It is for who would not begin a run whose roles find it out."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZeroMQ: connections that ended are no matter
         try:
             probe.bind(("" if host == "*" else host, port))
         except OSError as error:
             where = f"tcp://{host}:{port or '*'}"
-            raise RunError(f"cannot listen on {where}: {error.strerror}; choose another with --listen") from error
+            cure = "choose another port" if error.errno == errno.EADDRINUSE else "choose an address of this host"
+            raise RunError(f"cannot listen on {where}: {error.strerror}; {cure} with {what}") from error
 
 
 def split_port(what: str, text: str, *, port: int | None = None) -> tuple[str, int]:
@@ -93,8 +105,11 @@ def split_port(what: str, text: str, *, port: int | None = None) -> tuple[str, i
     if not colon and port is not None:
         return text, port
     if not host or ":" in host or not (number.isascii() and number.isdigit()) or not 0 < int(number) < 1 << 16:
+        of_ipv6 = "; addresses of IPv6 are not taken" if "[" in text or "::" in text else ""
         raise UsageError(
-            f"{what} {text}: want HOST:PORT, such as 10.1.0.1:7070" + (", or HOST" if port is not None else "")
+            f"{what} {text}: want HOST:PORT, such as 10.1.0.1:7070"
+            + (", or HOST" if port is not None else "")
+            + of_ipv6
         )
     return host, int(number)
 

@@ -8,6 +8,8 @@ import sys
 
 import torch
 
+from htrain.errors import RunError
+
 _HEADER_BYTES = 4096
 _FILLED, _IN_ROUND, _NEXT_ROUND = 0, 1, 8  # places in the header: two bytes, each written at once, and a number
 _NUMBER = struct.Struct("<q")
@@ -32,10 +34,16 @@ class ParameterMemory:
         self._at = _HEADER_BYTES
 
     def open(self, num_bytes: int, num_pieces: int) -> None:
-        """Use it, for so many parameters of so many bytes in all."""
+        """Use it, for so many parameters of so many bytes in all. Raises RunError where the system gives no such memory."""
         size = _HEADER_BYTES + num_bytes + num_pieces * _ALIGNED
         if os.fstat(self._file).st_size < size:
-            os.ftruncate(self._file, size)  # pages are taken as they are written
+            try:
+                os.ftruncate(self._file, size)  # pages are taken as they are written
+            except OSError as error:  # to the system it is a file
+                raise RunError(
+                    f"no memory of {size:,} bytes for parameters that outlive their process: {error.strerror}; allow this process larger files (ulimit -f), or "
+                    "say --retry whole"
+                ) from error
         self._memory = mmap.mmap(self._file, size)
         self._at = _HEADER_BYTES
 

@@ -22,7 +22,7 @@ import msgspec
 
 from htrain.decoding import from_json
 from htrain.errors import Error, PeerLost, PlanError, RunError, error_named
-from htrain.executor.host.address import address_of, address_within
+from htrain.executor.host.address import address_of, address_within, require_free
 from htrain.executor.launch.agent_pulse import AgentPulse
 from htrain.executor.launch.interrupt import Interrupt, interrupts
 from htrain.executor.launch.joining import Joining, Search, Untaken
@@ -100,16 +100,20 @@ def _join(
     with ExitStack() as ends:
         try:
             own = address_of("--address", joining.address) if joining.address else ""
+            if own:
+                require_free("--address", own)
             there, here = search.found()
             network = Network("tcp", own or here, keys=Keys.of(joining.secret))
             ends.callback(network.close)
             network.most_bytes = MOST_BYTES
+            ends.callback(shutil.rmtree, folder := _plan_folder(), ignore_errors=True)
             agent = _Agent(
                 roles,
                 joining,
                 name,
                 there,
                 network,
+                folder=folder,
                 taken_seconds=search.within(_TAKEN_SECONDS),
                 supervisors=supervisors,
                 tell=tell,
@@ -152,11 +156,12 @@ class _Agent:
         there: str,
         network: Network,
         *,
+        folder: Path,
         taken_seconds: float,
         supervisors: Supervisors,
         tell: Callable[[str], None],
     ) -> None:
-        self._folder = _plan_folder()
+        self._folder = folder  # for the plan
         self._roles = roles
         self._joining = joining
         self._network = network
@@ -168,6 +173,7 @@ class _Agent:
         self._pulse: AgentPulse | None = None
         self._interrupt: Interrupt | None = None  # while it runs
         self._is_leaving = False
+        self._leaves_as = ""  # of one that has lost its launcher
         self._supervisors = supervisors
         self._pool: RoleProcesses | None = None
         self._number = 0  # of the try that the pool plays
@@ -240,8 +246,8 @@ class _Agent:
         got = self._inbox.receive(0)
         if self._pulse:
             self._pulse.listened(heard=got is not None)
-            if self._pulse.is_gone and not got:
-                raise self._gone()
+            if (gone := self._pulse.gone) and not got:
+                raise self._gone(gone)
         return self._look(got[0]) if got else None
 
     def _heed(self) -> None:
@@ -274,9 +280,10 @@ class _Agent:
         except PeerLost as error:
             while got := self._inbox.receive(0):  # it may have said why
                 self._look(got[0])
-            raise self._gone() from error
+            raise self._gone("its launcher did not take a message") from error
 
-    def _gone(self) -> _Lost:
+    def _gone(self, how: str) -> _Lost:
+        self._leaves_as = how
         return _Lost(f"{self._joining.launcher}: the launcher is gone")
 
     # -- what the launcher wants -------------------------------------------------------------------------------------
@@ -319,6 +326,8 @@ class _Agent:
     def _begin(self, said: Begin) -> None:
         assignment = decode_assignment(said.assignment)
         assert assignment.place
+        assert self._pulse
+        self._pulse.bear(assignment.settings.liveness_seconds)
         host, apart = self._network.host, assignment.settings.trainer_network
         trainers_host = address_within("--trainer-network", apart) if apart else host
         place = replace(assignment.place, host=host, trainers_host=trainers_host, folder=str(self._folder))
@@ -351,10 +360,9 @@ class _Agent:
             self._pool.abandon()
         if self._pulse:
             self._pulse.stop()  # first: a sign of life of one who has left would be that of a stranger
-            self._outbox.offer(LAUNCHER, Leave(self._name))
+            self._outbox.offer(LAUNCHER, Leave(self._name, self._leaves_as))
         self._outbox.close()
         self._inbox.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _plan_folder() -> Path:

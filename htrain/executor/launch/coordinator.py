@@ -90,6 +90,21 @@ class WorkerPool(Protocol):
         """End them, and what they were begun by, at once; False where they, as threads, only end by themselves, when they are told to."""
 
 
+class OwnFolder(Protocol):
+    """The run folder, which is the run's own until it `is_lost`: somebody has removed or renamed it."""
+
+    is_lost: bool
+
+    def give_sign(self) -> None:
+        """See whether it is, and say that its owner lives, where that is due. For any thread; called each second or two."""
+
+    def look(self) -> None:
+        """See whether it is, now. Raises CheckpointError where it is lost."""
+
+    def require(self) -> None:
+        """Raises CheckpointError where it was found to be lost."""
+
+
 class Validations(Protocol):
     """What evaluates checkpoints beside training. The launcher's thread alone calls it."""
 
@@ -165,7 +180,7 @@ class NoValidations:
         """There is none."""
         return None
 
-    def finish(self, checkpoint: Path, interrupt: Interrupt, give_sign: Callable[[], None]) -> tuple[Validation, ...]:
+    def finish(self, checkpoint: Path, interrupt: Interrupt, folder: OwnFolder) -> tuple[Validation, ...]:
         """There are none of the last checkpoint either."""
         return ()
 
@@ -175,18 +190,23 @@ class NoValidations:
 
 @dataclass(frozen=True)
 class Outside:
-    """What a run has around it: `interrupt` says whether the user asks to stop; `on_totals` is called about twice a second, `tell` with news,
-    `give_sign` each second or two, by any thread; `on_book` once with the addresses of all endpoints; `validations` evaluate its checkpoints,
+    """What a run has around it: `interrupt` says whether the user asks to stop; `on_totals` is called about twice a second, `tell` with news;
+    `folder` is its own; `on_book` is called once with the addresses of all endpoints; `validations` evaluate its checkpoints,
     `publications` make versions of its model; `has_its_own` says whether what the run reads, data and plan, is still as it was."""
 
     interrupt: Interrupt
     on_totals: Callable[[RunTotals, dict[str, dict[str, Any]]], None]
     tell: Callable[[str], None]
-    give_sign: Callable[[], None]
+    folder: OwnFolder
     on_book: Callable[[Mapping[str, str]], None] = lambda book: None
     validations: Validations = NoValidations()
     publications: Publications = NoVersions()
     has_its_own: Callable[[], bool] = lambda: True
+
+    def keep_folder(self) -> None:
+        """Give a sign of life where that is due. For the launcher's own thread. Raises CheckpointError where the run folder was found to be lost."""
+        self.folder.give_sign()
+        self.folder.require()
 
 
 class Coordinator:
@@ -216,7 +236,7 @@ class Coordinator:
         self._outside = outside
         self._saves = Saves(
             settings.run_folder, identity, outside.tell, lambda: outside.validations.spared,
-            left=settings.left, extent=settings.extent,
+            left=settings.left, extent=settings.extent, look=outside.folder.look,
         )  # fmt: skip
         self._until = 0.0  # how long the machine would wait
         self._strangers: Mapping[str, int] = {}  # messages of theirs that roles have dropped
@@ -233,6 +253,10 @@ class Coordinator:
             raise
         except PeerLost:
             pool.abandon()
+            raise
+        except CheckpointError:
+            if self._outside.folder.is_lost:  # what roles still write would come to another run's
+                pool.abandon()
             raise
         finally:
             if self._pulse:
@@ -289,7 +313,7 @@ class Coordinator:
             for part in beside:
                 if known := part.news():
                     yield known
-            self._outside.give_sign()
+            self._outside.keep_folder()
             if self._pulse:
                 self._pulse.check()
             yield Listened()
@@ -339,13 +363,14 @@ class Coordinator:
         self._outbox.send(f"{said.role}/control", Addresses(book, said.ordered, said.incarnation))
 
     def _keep_places(self, places: Mapping[str, Mapping[str, Any]]) -> None:
+        self._outside.folder.look()
         with self._saves.unless_refused("where roles run"):
             put_file(self._settings.run_folder / "roles.json", (json.dumps(places, indent=1) + "\n").encode())
 
     def _connect(self, said: Connect, pool: WorkerPool) -> None:
         self._outbox = self._network.outbox(said.book)
         self._outbox.while_waiting = lambda: self._look_for(pool)
-        self._pulse = LauncherPulse(self._network, said.book, self._outside.give_sign)
+        self._pulse = LauncherPulse(self._network, said.book, self._outside.folder.give_sign)
         self._keep_places(said.places)
         self._outside.on_book(said.book)
         for role, book in self._books.of(self._plan.cluster.roles, said.book):
@@ -366,6 +391,8 @@ class Coordinator:
                 self._outbox.post(f"{role}/control", order)
 
     def _save(self, said: OpenCheckpoint | CloseCheckpoint | DropCheckpoint) -> Any:
+        """Raises CheckpointError where the run folder is lost: the run ends, and does not try again."""
+        self._outside.folder.look()
         try:
             if isinstance(said, OpenCheckpoint):
                 return self._saves.open(said.trainers)
@@ -380,5 +407,6 @@ class Coordinator:
         return None
 
     def _keep(self, said: KeepMeasured) -> None:
+        self._outside.folder.look()
         with self._saves.unless_refused("what was measured"):
             save_measured(self._settings.run_folder, said.measured)

@@ -22,7 +22,7 @@ from htrain.executor.record.layout import Layout, read_layout
 from htrain.executor.record.pieces import Rows, is_models, load_pieces, owner_of, paste, whole_name, whole_of
 from htrain.executor.record.reading import Reading, read_beside
 from htrain.executor.record.role_file import verify
-from htrain.executor.record.run_folder import read_record, refuse_served
+from htrain.executor.record.run_folder import is_served, read_record, refuse_served
 from htrain.net.net import Net, Parameter
 from htrain.ops.padding import rows_taken_for_zeros
 from htrain.plan.plan import Plan, load_plan
@@ -128,23 +128,22 @@ class Earlier:
     def __init__(
         self, beginning: Beginning, *, tables_only: bool = False, wholes: Collection[str] | None = None
     ) -> None:
-        """Raises CheckpointError, PlanError for what cannot be read, or does not belong together, and for weights of a folder in which tables were served."""
+        """Raises CheckpointError, PlanError for what cannot be read, or does not belong together."""
         folder = Path(beginning.checkpoint)
         manifest = read_manifest(folder)
         self.layout = layout = _layout(beginning, manifest)
         self._name = str(folder)
         self._data = manifest.identity.data
         self._kinds = ("table",) if tables_only else ("weight", "statistic", "table")
+        self._served = folder.parent.parent if is_served(folder.parent.parent) else None
         owned = [(name, p, owner_of(layout.parameters, p)) for name, p in layout.parameters.items()]
         saved = {
             name: parameter
             for name, parameter, owner in owned
             if parameter.kind != "cache"
-            and (owner.kind == "table" or not tables_only)
+            and (owner.kind == "table" or not (tables_only or self._served))
             and (wholes is None or owner.whole in wholes)
         }
-        if any(owner_of(layout.parameters, parameter).kind != "table" for parameter in saved.values()):
-            refuse_served(folder.parent.parent)  # which have none of a model's other weights
         self._shapes = shapes_of(saved)
         self._optimizers = optimizers_of(saved)
         self._pieces = load_pieces(layout, saved, folder, manifest=manifest, replica="center")
@@ -155,6 +154,8 @@ class Earlier:
         wanted = shapes_of({name: p for name, p in plan.train.parameters.items() if p.kind in self._kinds})
         for name, shape in wanted.items():
             if name not in self._pieces:
+                if self._served and plan.train.parameters[name].kind != "table":
+                    refuse_served(self._served)  # it has none of a model's other weights
                 raise CheckpointError(
                     f"{self._name}: holds no '{name}', which the plan has: begin with a run of the same model"
                 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from htrain.errors import Error, Interrupted, RunError
-from htrain.executor.host.address import address_of, split_port
+from htrain.executor.host.address import address_of, require_free, split_port
 from htrain.executor.host.secret import read_secret
 from htrain.executor.launch.coordinator import Outside, WorkerPool
 from htrain.executor.launch.reach import Probes, task_of
@@ -71,6 +71,7 @@ class JoinedPools:
 
     def require(self, plan: Plan) -> None:
         """Begin to listen for those who play its roles. Raises RunError where nothing can listen, PlanError."""
+        require_free("--listen", self._meeting.host, self._meeting.port)
         self._header_digest, self._files = files_of(self._settings.plan_folder)
         rendezvous = Rendezvous(plan.processes, own_version(), self._settings.liveness_seconds)
         network = Network("tcp", self._meeting.host, keys=Keys.of(self._meeting.secret))
@@ -102,7 +103,7 @@ class JoinedPools:
                     f"{_listed(missing)} did not come within {self._meeting.join_seconds:.0f} s (--join-seconds): {self._advice(missing)}{advice}"
                 )
             wait([reception.bell.descriptor, *outside.interrupt.descriptors], _SIGN_SECONDS)
-            outside.give_sign()
+            outside.keep_folder()
 
     def _missing(self, outside: Outside) -> list[str]:
         """The roles that are waited for. Raises what makes it futile."""

@@ -92,7 +92,7 @@ class RoleRanks:
     def __init__(self) -> None:
         self._waiting = True
 
-    def require_reach(self, needed: Needed, interrupt: Interrupt, give_sign: Callable[[], None]) -> None:
+    def require_reach(self, needed: Needed, interrupt: Interrupt, keep_folder: Callable[[], None]) -> None:
         """Have each rank see whether it reaches what its role needs. Raises what the first of them does not reach; RunError where one does not say so in time;
         Interrupted."""
         _broadcast(msgspec.json.encode(needed))
@@ -109,7 +109,7 @@ class RoleRanks:
                     if late
                     else Interrupted("stopped before all ranks had said whether they reach data and folders")
                 )
-            give_sign()
+            keep_folder()
             time.sleep(_TURN_SECONDS)
         if wrong := [(kind, said) for kind, said in answers() if kind]:
             raise error_named(*wrong[0])

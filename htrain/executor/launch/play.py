@@ -51,8 +51,9 @@ def play(
     link = Link(name, network, launcher, bell, incarnation)
     every = beat_seconds(len(plan.cluster.roles), settings.liveness_seconds)
     pulse = Pulse(
-        name, network, launcher, ends_process=network.scheme != "inproc", every_seconds=every, incarnation=incarnation
-    )
+        name, network, launcher, ends_process=network.scheme != "inproc", every_seconds=every,
+        liveness_seconds=settings.liveness_seconds, incarnation=incarnation,
+    )  # fmt: skip
     pulse.on_error = bell.ring
     role: RunningRole | None = None
     try:

@@ -19,7 +19,9 @@ from htrain.executor.transport.wire import Beat, Failed
 BEAT_SECONDS = 0.5
 _BEATS_A_SECOND = 300  # that a launcher hears of all roles together, and no more
 _LIVENESS_SHARE = 0.25  # of the time for which a role may be silent, between two of its beats at most
-LAUNCHER_SECONDS = 15.0  # without a word of it; it speaks every second
+LAUNCHER_SECONDS = (
+    15.0  # without a word of it, where it does not bear the silence of roles for longer; it speaks every second
+)
 _ENDED_SECONDS = 3.0  # of a launcher whose process has ended
 _TICK_SECONDS = 0.2
 _MOST_SECONDS = 1.0  # of one tick: a role that was stopped has not listened
@@ -33,7 +35,7 @@ def beat_seconds(roles: int, liveness_seconds: float) -> float:
 
 class Pulse:
     """The pulse of one role, from the moment it is made: a beat `every_seconds`, but no more than two a second. `ends_process`: the process ends with the
-    role.
+    role. A launcher that cannot be seen from here is gone once it is silent for `liveness_seconds`, as a role is for it, but not before 15 s.
 
     `exchanged` tells how much the role has said, and how much it has heard. `error` is set when the launcher is gone: the role's own loop is to end it then,
     and the process goes where that does not.
@@ -47,6 +49,7 @@ class Pulse:
         *,
         ends_process: bool,
         every_seconds: float = 0.0,
+        liveness_seconds: float = 0.0,
         incarnation: int = 0,
     ) -> None:
         self.error: Error | None = None
@@ -60,6 +63,7 @@ class Pulse:
         self._launcher = launcher
         self._ends_process = ends_process
         self._every_seconds = every_seconds
+        self._silent_seconds = max(LAUNCHER_SECONDS, liveness_seconds)
         self._inbox: Inbox = network.inbox(f"{role}/pulse")
         self.endpoints = {self._inbox.name: self._inbox.address}
         self._stopping = threading.Event()
@@ -113,7 +117,7 @@ class Pulse:
     def _launcher_is_gone(self, silence: float) -> bool:
         """One on this host that only sleeps, as after Ctrl-Z, is not; of one elsewhere nothing but its silence is known."""
         lives = self._launcher.process.lives
-        return silence > LAUNCHER_SECONDS if lives is None else not lives
+        return silence > self._silent_seconds if lives is None else not lives
 
     def _fail(self, error: Error) -> None:
         """Have the role's own loop look at an error."""

@@ -18,6 +18,7 @@ from htrain.own.registry import load_own
 from htrain.plan.plan import load_part
 from htrain.publishing.storage import storage_of
 
+_PROBE = "launcher"  # its file, in a folder that is made as those of checkpoints are
 _COMMON = "data, run folder and versions of a run lie where all of its hosts see them, under the same name"
 
 
@@ -49,7 +50,8 @@ class Needed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Probes:
-    """Objects that the launcher leaves in the places which all roles write to, so that these know them; they go again with `remove`."""
+    """Objects that the launcher leaves in the places which all roles write to, so that these know them; they go again with `remove`. In folders of a file
+    system each lies in a folder of its own, which the launcher makes as it makes those of checkpoints: whoever can write there, can save."""
 
     places: tuple[str, ...]
     name: str
@@ -63,13 +65,14 @@ class Probes:
     def put(self) -> None:
         """Raises PublishError for a place that cannot be written to."""
         for place in self.places:
-            storage_of(place).put(self.name, self.content.encode())
+            storage_of(place).put(_probe_in(place, self.name, _PROBE), self.content.encode())
 
     def remove(self) -> None:
         """As far as they can be removed."""
         for place in self.places:
             try:
-                storage_of(place).remove(self.name)
+                storage_of(place).remove(_probe_in(place, self.name, _PROBE))
+                storage_of(place).remove_folder(self.name)
             except PublishError:
                 continue
 
@@ -140,15 +143,26 @@ def require_same(data: str, wanted: DataIdentity) -> None:
 
 
 def _require_shared(place: str, task: Task, agent: str) -> None:
-    """Raises CheckpointError where a place is not the launcher's here, or cannot be written to."""
-    own = f"{task.probe}-{agent}"
+    """Raises CheckpointError where a place is not the launcher's here, or nothing can be saved there."""
+    own = _probe_in(place, task.probe, agent)
     try:
         storage = storage_of(place)
-        if storage.get(task.probe).decode() != task.content:
+        if storage.get(_probe_in(place, task.probe, _PROBE)).decode() != task.content:
             raise RunError("it holds another run's probe")
-        storage.put(own, b"")
-        storage.remove(own)
     except (PublishError, RunError, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"{place}: is not here what it is at the launcher ({error}): {_COMMON}, such as a folder that all of them mount"
         ) from error
+    try:
+        storage.put(own, b"")
+        storage.remove(own)
+    except PublishError as error:
+        raise CheckpointError(
+            f"{place}: nothing can be saved here ({error}): roles write into folders that the launcher makes: run them as its user, or as others of a group "
+            "for which it makes them (umask 002)"
+        ) from error
+
+
+def _probe_in(place: str, probe: str, whose: str) -> str:
+    """The name of an object of the launcher, or of an agent, by which a place is known. Stores of objects have no folders."""
+    return f"{probe}-{whose}" if "://" in place else f"{probe}/{whose}"

@@ -292,7 +292,7 @@ class Ranks:
         try:
             task = task_of(settings, identity.data, probes, files=(), header_digest=settings.plan_header)
             needed = Needed(task, self._processes, str(settings.plan_folder))
-            self.ranks.require_reach(needed, outside.interrupt, outside.give_sign)
+            self.ranks.require_reach(needed, outside.interrupt, outside.keep_folder)
         finally:
             probes.remove()
 

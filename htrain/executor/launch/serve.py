@@ -22,7 +22,15 @@ from htrain.executor.record.identity import Identity, identify_served
 from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import resumed
-from htrain.executor.record.run_folder import Claim, RunRecord, claimed, read_record, require_empty, start_record
+from htrain.executor.record.run_folder import (
+    Claim,
+    RunRecord,
+    cannot_be_written,
+    claimed,
+    read_record,
+    require_empty,
+    start_record,
+)
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.serving_log import ServingLog, ServingNews
 from htrain.executor.record.totals import RunTotals
@@ -138,7 +146,7 @@ def _serve(
     servers = replace(plan, cluster=replace(plan.cluster, groups=0, dense_ps=0))  # none of the roles of trainers
     try:
         with interrupts() as interrupt:
-            outside = Outside(interrupt, on_totals, tell, claim.give_sign, endpoints.update)
+            outside = Outside(interrupt, on_totals, tell, claim, endpoints.update)
             coordinator = Coordinator(servers, network, settings, identity, outside)
             return coordinator.run(pools.pool(servers, settings, network, coordinator.place))
     finally:
@@ -166,7 +174,7 @@ def _listening(folder: Path, host: str, port: int, *, servers: int, lease_second
         host, ports = THIS_HOST, [ANY_PORT] * servers
     if not resume:  # those of before may be about to let go of their ports
         for each in ports:
-            require_free(host, each)
+            require_free("--listen", host, each)
     return Listening(host, tuple(ports), before.token if before else token_urlsafe(24), lease_seconds)
 
 
@@ -180,7 +188,8 @@ def _published(folder: Path) -> Address | None:
 
 
 def _publish(settings: RunSettings, book: Mapping[str, str], tell: Callable[[str], None]) -> None:
-    """Write where to join, for nobody but this user to read. Raises UsageError where the disk refuses."""
+    """Write where to join, for nobody but this user to read. Raises CheckpointError or UsageError where the disk refuses
+    (`cannot_be_written`)."""
     assert settings.serving
     first, *others = addresses_in(book, settings.serving.served.num_servers)
     place = Address(first, settings.serving.listening.token, tuple(others))
@@ -192,7 +201,7 @@ def _publish(settings: RunSettings, book: Mapping[str, str], tell: Callable[[str
             file.write(msgspec.json.format(msgspec.json.encode(place)))
         partial.replace(path)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+        raise cannot_be_written(path, error) from error
     tell(f"serving {', '.join(settings.serving.served.tables)} at {place.address}")
     tell(
         f"workers join with htrain.client.connect({str(settings.run_folder)!r}), or by address with the token in {FILE}"

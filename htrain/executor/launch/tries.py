@@ -24,7 +24,14 @@ from htrain.executor.record.kept import find_checkpoints
 from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.record.progress import Progress
 from htrain.executor.record.resume import other_data
-from htrain.executor.record.run_folder import Claim, RunRecord, read_record, require_empty, start_record
+from htrain.executor.record.run_folder import (
+    Claim,
+    RunRecord,
+    forget_beginning,
+    read_record,
+    require_empty,
+    start_record,
+)
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.roles.alone import why_not_partial
@@ -90,6 +97,7 @@ class Tries:
         self._stamps = stamps_of(job.settings.data)
         self._identity = identify(job.plan, job.settings.data)
         self._trained = 0  # as the last report of this try said
+        self._has_gathered = False  # those who play roles, for one try at least
         self._interrupt: Interrupt | None = None  # from the first try that trains to the end of the run
         self._begun_again = self._set_back = 0  # in all tries (`RunResult`)
         self._reopens = False  # the storage of versions, in another try than the first
@@ -129,6 +137,7 @@ class Tries:
 
     def _once(self, identity: Identity, signals: ExitStack, *, resumes: bool) -> RunResult:
         job = self._job
+        job.claim.look()  # else what another run has in a folder of this name would be gone on with
         data = job.settings.data
         settings = replace(job.settings, extent=extent_of(data, identity.data, by_parts=is_read_by_parts(data)))
         with ExitStack() as stack:
@@ -144,6 +153,7 @@ class Tries:
             self._reopens = False
             stack.enter_context(closing(versions))
             if not self._retries.count:  # what stands there is this job's, and the disk may be full by now
+                stack.callback(self._forget_unless_gathered, goes_on=goes_on)
                 start_record(settings.run_folder, record_of(job.settings), resume=goes_on)
                 keep_layout(settings.run_folder, Layout.of(job.plan, str(settings.plan_folder.resolve())))
             settings, validator = prepared(
@@ -152,6 +162,11 @@ class Tries:
             stack.enter_context(closing(validator))
             self._interrupt = self._interrupt or signals.enter_context(interrupts())
             return self._train(settings, identity, self._interrupt, validator, versions)
+
+    def _forget_unless_gathered(self, *, goes_on: bool) -> None:
+        """A new run that nobody has played a role of leaves nothing, which would be in the way of the same command."""
+        if not (self._has_gathered or goes_on or self._job.claim.is_lost):
+            forget_beginning(self._job.settings.run_folder)
 
     def _train(
         self,
@@ -175,9 +190,10 @@ class Tries:
 
         try:
             outside = Outside(
-                interrupt, on_totals, job.progress.note, job.claim.give_sign, validations=validator, publications=versions, has_its_own=self._has_its_own,
+                interrupt, on_totals, job.progress.note, job.claim, validations=validator, publications=versions, has_its_own=self._has_its_own,
             )  # fmt: skip
             job.pools.gather(settings, identity, outside)
+            self._has_gathered = True
             coordinator = Coordinator(job.plan, network, settings, identity, outside, retries=self._retries.most)
             pool = job.pools.pool(job.plan, settings, network, coordinator.place)
             try:
@@ -185,7 +201,7 @@ class Tries:
             finally:
                 self._begun_again += coordinator.alone.count
                 self._set_back += coordinator.alone.set_back
-            found = validator.finish(result.checkpoint, interrupt, job.claim.give_sign)
+            found = validator.finish(result.checkpoint, interrupt, job.claim)
             return replace(result, validations=found)
         finally:
             log.close()
@@ -214,6 +230,7 @@ class Tries:
         while not interrupt.is_asked and (left := end - time.monotonic()) > 0:
             wait(interrupt.descriptors, min(left, _SIGN_SECONDS))
             self._job.claim.give_sign()
+            self._job.claim.require()
         self._require_no_interrupt(error)
 
     def _require_no_interrupt(self, error: PeerLost | PublishError) -> None:

@@ -17,7 +17,7 @@ from htrain.data.malformed import left_out
 from htrain.data.ranking import NOT_RANKED, Grouping, require_column
 from htrain.errors import Error, Interrupted, RunError
 from htrain.executor.host.bell import Bell
-from htrain.executor.launch.coordinator import NoValidations
+from htrain.executor.launch.coordinator import NoValidations, OwnFolder
 from htrain.executor.launch.evaluate import Evaluation, evaluate, labels_of
 from htrain.executor.launch.forward import data_for, evaluated_net
 from htrain.executor.launch.interrupt import Interrupt
@@ -150,20 +150,22 @@ class Validator:
             return Validated(error=outcome)
         return self._take(outcome)
 
-    def finish(self, checkpoint: Path, interrupt: Interrupt, give_sign: Callable[[], None]) -> tuple[Validation, ...]:
+    def finish(self, checkpoint: Path, interrupt: Interrupt, folder: OwnFolder) -> tuple[Validation, ...]:
         """Evaluate the last checkpoint, behind the one before; all validations on the same data, those of before the run was resumed included.
 
         Where the one before was of as many examples, since the run went on, and no round with a centre can have come between, the weights are the same, and it
         stands. The data of one before that may have had other rows.
-        Raises Interrupted where the user asks to stop meanwhile, and what keeps one from being evaluated: the run is over, and saved.
+        Raises Interrupted where the user asks to stop meanwhile, and what keeps one from being evaluated: the run is over, and saved; CheckpointError where
+        its `folder` is lost.
         """
-        self._wait(interrupt, give_sign)
+        self._wait(interrupt, folder)
         if self._is_validated(read_manifest(checkpoint).examples) and not self._plan.centers:
             self._all[-1] = replace(self._all[-1], checkpoint=checkpoint.name)
             self._write()
         else:
             self.begin(checkpoint)
-            self._wait(interrupt, give_sign)
+            self._wait(interrupt, folder)
+        folder.look()
         prune(self._run_folder, spared=self.spared)
         return tuple(self._on_this_data)
 
@@ -178,10 +180,11 @@ class Validator:
             self._thread.join(_LAST_SECONDS)
         self._bell.close()
 
-    def _wait(self, interrupt: Interrupt, give_sign: Callable[[], None]) -> None:
+    def _wait(self, interrupt: Interrupt, folder: OwnFolder) -> None:
         while self._thread:
             self._thread.join(_LOOK_SECONDS)
-            give_sign()
+            folder.give_sign()
+            folder.require()
             self.news()
             if interrupt.is_asked:
                 raise Interrupted(

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from htrain.decoding import from_json
-from htrain.errors import CheckpointError, UsageError
+from htrain.errors import CheckpointError
+from htrain.executor.record.run_folder import cannot_be_written
 from htrain.files import put_file, read_file
 from htrain.net.net import Parameter
 from htrain.ops.batch_norm import variances_of
@@ -43,7 +44,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def keep_layout(run_folder: Path, layout: Layout) -> None:
-    """Keep the layout of a plan that trains in a folder, where it is not there yet. Raises UsageError where it cannot be written."""
+    """Keep the layout of a plan that trains in a folder, where it is not there yet. Raises CheckpointError or UsageError where it cannot be written
+    (`cannot_be_written`)."""
     path = _path(run_folder, layout.digest)
     if path.exists():
         return
@@ -51,7 +53,7 @@ def keep_layout(run_folder: Path, layout: Layout) -> None:
         path.parent.mkdir(exist_ok=True)
         put_file(path, msgspec.json.encode(layout))
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+        raise cannot_be_written(path, error) from error
 
 
 def read_layout(run_folder: Path, digest: str) -> Layout | None:

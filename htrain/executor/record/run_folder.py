@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -59,20 +60,49 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Claim:
-    """A folder that is ours. `taken_over` names the owner that has left it behind, "" where there was none."""
+    """A folder that is ours, until it `is_lost`: somebody has removed or renamed it, and another run may own what has its name now. `taken_over` names the
+    owner that has left it behind, "" where there was none."""
 
     def __init__(self, path: Path, file: int, taken_over: str) -> None:
         self.taken_over = taken_over
+        self.is_lost = False
         self._path = path
         self._file = file
         self._signed = time.monotonic()
 
     def give_sign(self) -> None:
-        """Say that the owner lives, where that is due. For any thread."""
+        """See whether the folder is still ours, and say that its owner lives, where that is due. For any thread."""
         if time.monotonic() - self._signed >= SIGN_SECONDS:
             self._signed = time.monotonic()
+            self._see()
             with suppress(OSError):
                 os.utime(self._file)
+
+    def look(self) -> None:
+        """See whether the folder is still ours, before something is written there or removed. Raises CheckpointError where it is lost."""
+        self._see()
+        self.require()
+
+    def require(self) -> None:
+        """Raises CheckpointError where the folder was found to be lost."""
+        if not self.is_lost:
+            return
+        folder, owner = self._path.parent, _read_owner(self._path)
+        if owner:
+            raise CheckpointError(
+                f"{folder}: was removed, or renamed, while its run went on, and is another run's now ({owner.process}): this one ends, and writes nothing there"
+            )
+        raise CheckpointError(
+            f"{folder}: was removed, or renamed, while its run went on, which ends: under its new name it goes on with --resume, if it has a checkpoint; "
+            "else start it anew"
+        )
+
+    def _see(self) -> None:
+        try:
+            self.is_lost |= not _is_at(self._file, self._path)
+        except OSError:  # a file system that is away for a moment, or has nothing more under our number
+            owner = _read_owner(self._path)
+            self.is_lost |= owner is not None and owner.process != this_process()
 
     def release(self) -> None:
         """Give the folder back."""
@@ -86,13 +116,13 @@ class Claim:
 def claimed(folder: Path) -> Iterator[Claim]:
     """Own `folder` for a while; it is made where it is not there, and goes again where nothing came into it.
 
-    Raises CheckpointError naming the owner that it has, and where it cannot be written now; UsageError where it never could (`_unwritable`).
+    Raises CheckpointError naming the owner that it has, and where it cannot be written now; UsageError where it never could (`cannot_be_written`).
     """
     try:
         is_new = not folder.exists()
         claim = _claim_new(folder)
     except (OSError, ValueError) as error:
-        raise _unwritable(folder, error) from error
+        raise cannot_be_written(folder, error) from error
     try:
         yield claim
     finally:
@@ -132,10 +162,11 @@ def _claim_new(folder: Path) -> Claim:
 _PASSES = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE}
 
 
-def _unwritable(folder: Path, error: OSError | ValueError) -> Error:
-    """A disk that is full, or read-only since it failed, is mended, and the same command works: who starts it again, as systemd does, knows by the status 1."""
+def cannot_be_written(path: Path, error: OSError | ValueError) -> Error:
+    """The error of a run folder, or of a file in it, that cannot be written. A disk that is full, or read-only since it failed, is mended, and the same command
+    works: who starts it again, as systemd does, knows by the status 1 of a CheckpointError; another is a UsageError."""
     kind = CheckpointError if getattr(error, "errno", None) in _PASSES else UsageError
-    return kind(f"{folder}: cannot be written: {_why_not(folder, error)}")
+    return kind(f"{path}: cannot be written: {_why_not(path, error)}")
 
 
 def _why_not(folder: Path, error: OSError | ValueError) -> str:
@@ -191,7 +222,7 @@ def _is_at(file: int, path: Path) -> bool:
     """Whether an open file is the one that has this name."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -229,7 +260,7 @@ def _owned(folder: Path, owner: Owner | None) -> CheckpointError:
         if owner
         else "another process"
     )
-    does = "serves its tables" if _is_served(folder) else "works in it"  # run.json comes a moment after the owner
+    does = "serves its tables" if is_served(folder) else "works in it"  # run.json comes a moment after the owner
     return CheckpointError(
         f"{folder}: {who} {does}: wait for its end, or stop it first; a run of its own takes another --out"
     )
@@ -238,11 +269,11 @@ def _owned(folder: Path, owner: Owner | None) -> CheckpointError:
 def require_empty(folder: Path) -> None:
     """Raises UsageError for a new run in a folder that holds something already, or that cannot be looked into. An owner that has gone counts for nothing,
     nor does what a run was given from memory.
-    Raises CheckpointError for a disk that has failed (`_unwritable`)."""
+    Raises CheckpointError for a disk that has failed (`cannot_be_written`)."""
     try:
         held = sorted(path.name for path in folder.iterdir() if path.name not in (OWNER, FROM_MEMORY))
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise cannot_be_written(folder, error) from error
     if began(folder) == "nothing to go on from":
         raise UsageError(
             f"{folder}: holds a run that ended before its first checkpoint: remove it, or choose another --out"
@@ -276,14 +307,31 @@ def _entries(folder: Path) -> list[Path]:
 
 def start_record(folder: Path, record: RunRecord, *, resume: bool) -> None:
     """Write run.json to a claimed folder, which is empty for a new run (`require_empty`) but for what that run itself has put there; one that goes on has begun
-    with what it did. Raises CheckpointError or UsageError where it cannot be written (`_unwritable`)."""
+    with what it did. Raises CheckpointError or UsageError where it cannot be written (`cannot_be_written`)."""
     if resume and not record.begun_with:
         with suppress(CheckpointError):  # of a run that nobody has written down
             record = msgspec.structs.replace(record, begun_with=read_record(folder).begun_with)
     try:
         put_file(folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise cannot_be_written(folder, error) from error
+
+
+_AT_ITS_BEGINNING = {RECORD, "parameters", "metrics.jsonl", "tensorboard"}
+
+
+def forget_beginning(folder: Path) -> None:
+    """Remove what a run has put into a claimed folder which ends before anybody has played a role of it: the same command may begin it again. Where something
+    else has come there, all stays."""
+    with suppress(OSError):
+        held = [
+            path
+            for path in folder.iterdir()
+            if path.name not in (OWNER, FROM_MEMORY) and not path.name.startswith("probe-")
+        ]
+        if {path.name for path in held} <= _AT_ITS_BEGINNING:
+            for path in held:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def require_run(run_folder: Path) -> RunRecord:
@@ -298,7 +346,7 @@ def require_run(run_folder: Path) -> RunRecord:
     return record
 
 
-def _is_served(run_folder: Path) -> bool:
+def is_served(run_folder: Path) -> bool:
     """Whether tables were served in a folder, as far as it says: where run.json cannot be read, whoever needs more of the folder tells why."""
     try:
         return read_record(run_folder).is_served
@@ -309,7 +357,7 @@ def _is_served(run_folder: Path) -> bool:
 def plan_of(run_folder: Path, said: str | Path = "") -> Path:
     """The folder of the plan of a run that trained: the one that is `said`, or that it was started with. Raises CheckpointError where this has moved, and for a
     folder in which tables were served."""
-    if _is_served(run_folder):
+    if is_served(run_folder):
         require_run(run_folder)
     return plan_of_tables(run_folder, said)
 

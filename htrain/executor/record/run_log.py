@@ -14,7 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import scalar
 
 from htrain.data.evaluation import normalized_entropy
-from htrain.errors import UsageError
+from htrain.executor.record.run_folder import cannot_be_written
 from htrain.executor.record.sent import SENT_TO, sent_in
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.record.validations import Validation
@@ -37,7 +37,7 @@ class RunLog:
     seldom; so have all, the longer a run lasts: two a second at first, one every 30 s after 17 hours.
 
     Training does not depend on it: what the disk refuses is told, once until it takes something again, and left out.
-    Raises UsageError where neither can be begun.
+    Raises CheckpointError or UsageError where neither can be begun (`cannot_be_written`).
     """
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
@@ -54,7 +54,7 @@ class RunLog:
             (folder / "tensorboard").mkdir(exist_ok=True)
             self._charts = EventsWriter(str(folder / "tensorboard" / "events"))
         except OSError as error:
-            raise UsageError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
+            raise cannot_be_written(Path(error.filename or folder), error) from error
 
     def write(self, totals: RunTotals, reports: Mapping[str, Mapping[str, Any]]) -> None:
         """Log the run's totals, and each role's own report, where that is due."""

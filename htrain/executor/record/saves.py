@@ -28,7 +28,8 @@ States = Mapping[str, Mapping[str, Any]]
 
 class Saves:
     """The checkpoints in one run folder, of which one at a time is open; `spared` names those that stay though they are old. `left` is what the run went on
-    with of epochs that another cluster had begun, `extent` is what it reads."""
+    with of epochs that another cluster had begun, `extent` is what it reads. `look` raises CheckpointError where the folder is not the run's any more: what
+    is there is not removed then."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Saves:
         spared: Callable[[], Collection[str]] = tuple,
         left: Sequence[Left] = (),
         extent: Extent = Extent(),  # noqa: B008  frozen
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._run_folder = run_folder
         self._identity = identity
@@ -45,6 +47,7 @@ class Saves:
         self._spared = spared
         self._left = left
         self._extent = extent
+        self._look = look
         self._open: tuple[Path, int] | None = None
 
     def open(self, trainers: States) -> Path:
@@ -78,6 +81,7 @@ class Saves:
         self._open = None
         # This one is valid, whatever becomes of older ones; they are looked at again.
         with suppress(OSError, CheckpointError):
+            self._look()
             prune(self._run_folder, spared=self._spared())
 
     def discard(self) -> None:

@@ -163,7 +163,7 @@ class Rendezvous:
         elif isinstance(message, Leaving):
             agent.is_leaving = True
         elif isinstance(message, Leave):
-            return self._gone(message.agent, "has left the run")
+            return self._gone(message.agent, "has left the run" + (f": {message.why}" if message.why else ""))
         return []
 
     def _unknown(self, message: FromAgent) -> list[Instruction]:

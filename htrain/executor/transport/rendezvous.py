@@ -84,9 +84,10 @@ class Rested(msgspec.Struct, tag="rested", array_like=True, frozen=True):
 
 
 class Leave(msgspec.Struct, tag="leave", array_like=True, frozen=True):
-    """The agent goes."""
+    """The agent goes; `why`, where nobody has asked it to."""
 
     agent: Name
+    why: str = ""
 
 
 FromAgent = Join | Here | Fetch | Prepared | Unable | RoleEnded | Rested | Leaving | Leave

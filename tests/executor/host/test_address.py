@@ -79,11 +79,22 @@ def test_an_interface_of_several_addresses_or_none_is_not_guessed(monkeypatch: p
         "eth1": [SimpleNamespace(family=socket.AF_INET6, address="fe80::1")],
     }
     monkeypatch.setattr(address.psutil, "net_if_addrs", lambda: cards)
-    for card, count in (("eth0", "2"), ("eth1", "no")):
-        with pytest.raises(
-            UsageError, match=f"^--address {card}: this interface has {count} addresses of IPv4, want one"
-        ):
-            address_of("--address", card)
+    with pytest.raises(UsageError, match=r"^--address eth0: this interface has 2 addresses of IPv4, want one"):
+        address_of("--address", "eth0")
+    with pytest.raises(RunError, match=r"^--address eth1: this interface has no address of IPv4 yet: try again once"):
+        address_of("--address", "eth1")  # as while a host starts: who starts the command again, does (status 1)
+
+
+def test_names_that_cannot_be_asked_for_now_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(name: str) -> str:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(address.socket, "gethostbyname", away)
+    wanted = (
+        r"^--listen launcher: who knows names cannot be asked now \(Temporary failure in name resolution\): try again$"
+    )
+    with pytest.raises(RunError, match=wanted):
+        address_of("--listen", "launcher")
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0", "no such host", "", "10.1.0.0/16", "x" * 300])
@@ -98,17 +109,29 @@ def test_what_is_no_port_is_refused(text: str) -> None:
         split_port("--launcher", text)
 
 
+@pytest.mark.parametrize("text", ["[::1]:7070", "::1", "fe80::1:7070"])
+def test_an_address_of_ipv6_is_refused_with_what_is_taken(text: str) -> None:
+    wanted = r"want HOST:PORT, such as 10\.1\.0\.1:7070(, or HOST)?; addresses of IPv6 are not taken$"
+    with pytest.raises(UsageError, match=wanted):
+        split_port("--launcher", text)
+    with pytest.raises(UsageError, match=wanted):
+        split_port("--listen", text, port=0)
+    with pytest.raises(UsageError, match=r"; addresses of IPv6 are not taken$"):
+        address_of("--address", "::1")
+
+
 def test_where_nothing_can_listen_is_said_before_a_role_tries() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         for host in ("127.0.0.1", "0.0.0.0", "*"):
-            wanted = rf"^cannot listen on tcp://{re.escape(host)}:{port}: Address already in use; choose another with --listen$"
+            wanted = rf"^cannot listen on tcp://{re.escape(host)}:{port}: Address already in use; choose another port with --listen$"
             with pytest.raises(RunError, match=wanted):
-                require_free(host, port)
-            require_free(host, 0)
-    require_free("127.0.0.1", port)
-    with pytest.raises(RunError, match=r"^cannot listen on tcp://192\.0\.2\.1:\*: Cannot assign requested address; "):
-        require_free("192.0.2.1", 0)
+                require_free("--listen", host, port)
+            require_free("--listen", host)
+    require_free("--listen", "127.0.0.1", port)
+    wanted = r"^cannot listen on tcp://192\.0\.2\.1:\*: Cannot assign requested address; choose an address of this host with --address$"
+    with pytest.raises(RunError, match=wanted):
+        require_free("--address", "192.0.2.1")
 
 
 def test_a_port_may_be_left_out_where_another_stands_for_it() -> None:

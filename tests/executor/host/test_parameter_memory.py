@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import resource
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from htrain.errors import RunError
 from htrain.executor.host.parameter_memory import ParameterMemory
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=6)
@@ -97,3 +99,14 @@ def test_nobody_goes_on_with_what_was_not_filled(kept: ParameterMemory) -> None:
     killed(lambda: kept.open(8, 1))
     assert not kept.is_whole
     assert kept.next_round == 0
+
+
+def test_memory_that_the_system_takes_for_too_large_a_file_is_named_with_what_helps(kept: ParameterMemory) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        wanted = r"^no memory of 1,004,160 bytes for parameters that outlive .*: File too large; .*\(ulimit -f\)"
+        with pytest.raises(RunError, match=wanted):
+            kept.open(1_000_000, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

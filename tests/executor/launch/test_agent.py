@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
-from htrain.errors import Error, PeerLost, RunError, UsageError
+from htrain.errors import Error, PeerLost, RunError
 from htrain.executor.launch import agent, agent_pulse
 from htrain.executor.launch.joining import Joining
 from htrain.executor.launch.reception import Reception
@@ -163,8 +164,8 @@ def test_an_interface_without_an_address_is_said_at_once_to_who_has_just_come(
 ) -> None:
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"lo": []})
     error = Playing(place, address="lo").ends()
-    assert isinstance(error, UsageError)
-    assert str(error).startswith("--address lo: this interface has no addresses of IPv4")
+    assert isinstance(error, RunError)
+    assert str(error).startswith("--address lo: this interface has no address of IPv4 yet")
 
 
 def test_a_launcher_that_is_started_again_before_it_is_missed_is_joined(
@@ -182,6 +183,26 @@ def test_a_launcher_that_is_started_again_before_it_is_missed_is_joined(
         "\n".join(playing.news)
     )
     finish(second, playing)
+
+
+def test_an_agent_that_cannot_listen_says_by_which_flag_and_leaves_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place.launch()
+    error = Playing(place, address="192.0.2.1", seconds=1.0).ends()
+    assert isinstance(error, RunError)
+    assert str(error) == (
+        "cannot listen on tcp://192.0.2.1:*: Cannot assign requested address; choose an address of this host with --address"
+    )
+    monkeypatch.setattr(Network, "inbox", no_inbox)
+    with pytest.raises(RunError, match="no socket"):
+        raise Playing(place, seconds=1.0).ends() or AssertionError
+    assert not list(tmp_path.iterdir())
+
+
+def no_inbox(network: Network, name: str, **_: object) -> None:
+    raise RunError(f"{name}: no socket can be opened")
 
 
 def test_an_agent_without_a_place_for_the_plan_says_so_and_names_tmpdir(

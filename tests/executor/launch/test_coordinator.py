@@ -9,6 +9,7 @@ from small_dlrm import small_plan
 from htrain.executor.launch.coordinator import Coordinator, Outside
 from htrain.executor.launch.interrupt import Interrupt
 from htrain.executor.record.identity import identify_served
+from htrain.executor.record.run_folder import claimed
 from htrain.executor.roles.coordination import Connect, TellAll
 from htrain.executor.settings import RunSettings
 from htrain.executor.transport.port import Network
@@ -55,10 +56,11 @@ def networks() -> Iterator[dict[str, Network]]:
 @pytest.fixture
 def coordinator(networks: dict[str, Network], tmp_path: Path) -> Iterator[Coordinator]:
     interrupt = Interrupt()
-    outside = Outside(interrupt, lambda totals, reports: None, print, lambda: None)
     settings = RunSettings(tmp_path, "synthetic:", tmp_path)
-    made = Coordinator(PLAN, networks["launcher"], settings, identify_served(PLAN), outside)
-    yield made
+    with claimed(tmp_path) as claim:
+        outside = Outside(interrupt, lambda totals, reports: None, print, claim)
+        made = Coordinator(PLAN, networks["launcher"], settings, identify_served(PLAN), outside)
+        yield made
     made._inbox.close()
     if made._pulse:
         made._pulse.stop()

@@ -1,6 +1,7 @@
 """A role's pulse: it beats, tells of threads that hang, and notices when the launcher is gone."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,11 +16,13 @@ import pytest
 import htrain.executor.launch.pulse as module
 from htrain.errors import PeerLost, RunError
 from htrain.executor.host.process import Process, this_process
+from htrain.executor.launch import agent_pulse
 from htrain.executor.launch.agent_pulse import AgentPulse
 from htrain.executor.launch.launcher_pulse import LauncherPulse
 from htrain.executor.launch.pulse import Pulse, beat_seconds
 from htrain.executor.transport.link import LAUNCHER, Launcher
 from htrain.executor.transport.port import Inbox, Network
+from htrain.executor.transport.rendezvous import Here
 from htrain.executor.transport.wire import Beat, Failed, Message
 
 ROLE = "trainer:0:0"
@@ -52,8 +55,9 @@ def next_message(inbox: Inbox, kind: type) -> Message:
     raise AssertionError(f"no {kind.__name__} came")
 
 
-def pulse_of(network: Network, inbox: Inbox, process: Process) -> Pulse:
-    return Pulse(ROLE, network, Launcher(inbox.address, process), ends_process=False)
+def pulse_of(network: Network, inbox: Inbox, process: Process, *, liveness_seconds: float = 0.0) -> Pulse:
+    launcher = Launcher(inbox.address, process)
+    return Pulse(ROLE, network, launcher, ends_process=False, liveness_seconds=liveness_seconds)
 
 
 def wait_for_error(pulse: Pulse, seconds: float = 10.0) -> None:
@@ -128,6 +132,75 @@ def test_a_launcher_elsewhere_is_gone_when_it_has_spoken_and_falls_silent(networ
         pulse.check()
     pulse.stop()
     inbox.close()
+
+
+def test_a_launcher_elsewhere_is_borne_for_as_long_as_it_bears_roles(network: Network, quick: None) -> None:
+    inbox = network.inbox(LAUNCHER)
+    far = msgspec.structs.replace(this_process(), host="far")
+    pulse = pulse_of(network, inbox, far, liveness_seconds=2.0)
+    launcher = LauncherPulse(network, pulse.endpoints, lambda: None)
+    time.sleep(0.2)
+    launcher.stop()
+    began = time.monotonic()
+    wait_for_error(pulse)
+    assert 1.8 < time.monotonic() - began < 8
+    pulse.stop()
+    inbox.close()
+
+
+class Line:
+    """An outbox that takes all, and a launcher's answer never comes."""
+
+    def __init__(self) -> None:
+        self.said: list[Message] = []
+        self.closed = False
+
+    def offer(self, peer: str, message: Message) -> bool:
+        assert not self.closed
+        self.said.append(message)
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Lines:
+    """A network of such outboxes."""
+
+    def __init__(self) -> None:
+        self.made: list[Line] = []
+
+    def outbox(self, book: object) -> Line:
+        self.made.append(Line())
+        return self.made[-1]
+
+
+def test_an_agent_bears_the_silence_of_its_launcher_for_as_long_as_that_and_asks_anew_who_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A link that is down for less costs time only; a host that went without a word is found again though its connection looks alive."""
+    for name, value in {"_BEAT_SECONDS": 0.02, "LAUNCHER_SECONDS": 0.3, "_ANEW_SECONDS": 0.2}.items():
+        monkeypatch.setattr(agent_pulse, name, value)
+    lines = Lines()
+    pulse = AgentPulse("agent", "tcp://here:1", lines, {LAUNCHER: "tcp://there:1"})  # type: ignore[arg-type]
+    pulse.bear(0.1)
+    assert not pulse.gone
+    pulse.bear(1.5)
+    silent = 0.0
+    while not pulse.gone and silent < 20:
+        time.sleep(0.02)
+        silent += 0.02
+        pulse.listened(heard=False)
+    assert silent > 0.5, "not after 0.3 s"
+    assert re.fullmatch(r"it has heard nothing of its launcher for \d s", pulse.gone)
+    assert len(lines.made) > 2
+    assert lines.made[1].said[0] == Here("agent", "tcp://here:1"), "whoever does not know it says so"
+    pulse.listened(heard=True)
+    time.sleep(0.2)
+    assert not pulse.gone
+    assert [line.closed for line in lines.made] == [False] + [True] * (len(lines.made) - 1)
+    pulse.stop()
+    assert all(line.closed for line in lines.made)
 
 
 def test_a_role_that_cannot_end_by_itself_goes_with_its_process(

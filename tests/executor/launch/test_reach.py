@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from checkpoints import cleared, save
@@ -39,6 +40,7 @@ def test_what_is_reached_is_left_as_it_was(probes: Probes, data: str, tmp_path: 
     require_reach(task(data, probes), ["trainer:0:0", "sparse_ps:0"], "a")
     for place in probes.places:
         assert os.listdir(place) == ["probe-1"]
+        assert os.listdir(Path(place) / "probe-1") == ["launcher"]
     probes.remove()
     for place in probes.places:
         assert os.listdir(place) == []
@@ -49,15 +51,40 @@ def test_what_is_reached_is_left_as_it_was(probes: Probes, data: str, tmp_path: 
 def test_a_folder_that_is_not_the_launchers_is_named(
     probes: Probes, data: str, place: int, content: bytes | None
 ) -> None:
-    path = Path(probes.places[place]) / "probe-1"
+    folder = Path(probes.places[place])
+    path = folder / "probe-1" / "launcher"
     path.unlink()
     if content:
         path.write_bytes(content)
-    with pytest.raises(
-        CheckpointError, match=f"^{path.parent}: is not here what it is at the launcher .*a folder that"
-    ):
+    with pytest.raises(CheckpointError, match=f"^{folder}: is not here what it is at the launcher .*a folder that"):
         require_reach(task(data, probes), ["sparse_ps:0"], "a")
     assert os.listdir(path.parent) == ([path.name] if content else []), "nothing is written to what is somebody else's"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="plays another user")
+def test_whoever_cannot_write_into_folders_that_the_launcher_makes_can_save_nothing() -> None:
+    data = "synthetic:?rows=10"
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        before = os.umask(0o022)
+        try:
+            (made := Probes((folder,), "probe-1", "of this run")).put()
+            os.seteuid(65534)
+            with pytest.raises(
+                CheckpointError, match=rf"^{folder}: nothing can be saved here \(.*Permission denied\): "
+            ):
+                require_reach(task(data, made), ["sparse_ps:0"], "a")
+            os.seteuid(0)
+            made.remove()
+            os.umask(0o000)
+            made.put()
+            os.seteuid(65534)
+            require_reach(task(data, made), ["sparse_ps:0"], "a")
+        finally:
+            os.seteuid(0)
+            os.umask(before)
+        made.remove()
+        assert not os.listdir(folder)
 
 
 def test_data_that_is_missing_or_other_data_is_said_by_who_reads_it(probes: Probes, data: str, tmp_path: Path) -> None:

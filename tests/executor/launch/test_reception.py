@@ -241,5 +241,7 @@ def test_agents_that_cannot_be_reached_are_told_of_hold_no_role_and_delay_nobody
 
 def test_a_port_that_is_taken_is_said(reception: Reception) -> None:
     port = int(reception.address.rpartition(":")[2])
-    with pytest.raises(RunError, match=f"cannot listen on tcp://127.0.0.1:{port}: Address already in use"):
+    with pytest.raises(
+        RunError, match=f"cannot listen on tcp://127.0.0.1:{port}: Address already in use; give another port"
+    ):
         Reception(Rendezvous((), "1", 60.0), Network("tcp", keys=KEYS), port, {})

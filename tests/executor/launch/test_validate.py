@@ -22,6 +22,7 @@ from htrain.executor.launch import pulse, validate
 from htrain.executor.launch.interrupt import interrupts
 from htrain.executor.launch.validate import Validating, Validator
 from htrain.executor.record.kept import latest_checkpoint
+from htrain.executor.record.run_folder import claimed
 from htrain.executor.record.run_log import RunLog
 from htrain.executor.record.totals import RunTotals
 from htrain.executor.record.validations import VALIDATIONS, Validation, read_validations
@@ -401,11 +402,11 @@ def test_who_asks_to_stop_does_not_wait_for_the_last_validation(
             on_batch()
 
     monkeypatch.setattr(validate, "evaluate", endless)
-    with interrupts() as interrupt:
+    with interrupts() as interrupt, claimed(tmp_path / "run") as claim:
         threading.Thread(target=lambda: (evaluates.wait(), interrupt.ask())).start()
         with pytest.raises(
             Interrupted, match=r"stopped while its last checkpoint was validated; all is trained and saved"
         ):
-            validator.finish(checkpoint, interrupt, lambda: None)
+            validator.finish(checkpoint, interrupt, claim)
     validator.close()
     assert not [each for each in threading.enumerate() if each.name == "launcher/validation"]

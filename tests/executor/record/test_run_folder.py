@@ -5,11 +5,13 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,15 +21,19 @@ import htrain.executor.record.run_folder as module
 from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.process import Process, this_process
 from htrain.executor.record.kept import latest_checkpoint
+from htrain.executor.record import layout
+from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.record.run_folder import (
     Owner,
     RunRecord,
     claimed,
+    forget_beginning,
     read_record,
     refuse_owned,
     require_empty,
     start_record,
 )
+from htrain.executor.record.run_log import RunLog
 
 RECORD = RunRecord("plan", "synthetic:", 1, False)
 HOLD = """
@@ -127,6 +133,70 @@ def test_an_owner_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert time.time() - (tmp_path / "owner.json").stat().st_mtime < 60
 
 
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def rename(folder: Path) -> None:
+    folder.rename(folder.with_name("renamed"))
+
+
+def replace_by_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+@pytest.mark.parametrize("lose", [remove, rename, replace_by_a_file])
+def test_a_folder_that_is_removed_or_renamed_under_its_owner_is_lost_to_it(
+    lose: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    wanted = rf"^{folder}: was removed, or renamed, while its run went on, which ends: under its new name it goes on"
+    with claimed(folder) as claim:
+        (folder / "something").touch()
+        lose(folder)
+        claim.give_sign()
+        claim.require()  # no look is due
+        monkeypatch.setattr(module, "SIGN_SECONDS", 0.0)
+        claim.give_sign()
+        with pytest.raises(CheckpointError, match=wanted):
+            claim.require()
+        with pytest.raises(CheckpointError, match=wanted):
+            claim.look()
+
+
+def test_a_folder_that_is_removed_and_made_anew_is_that_of_the_run_which_has_made_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with claimed(folder) as claim:
+        claim.look()
+        shutil.rmtree(folder)
+        other = holder(folder)
+        try:
+            named = re.escape(f"process {other.pid} on {socket.gethostname()}")
+            with pytest.raises(
+                CheckpointError, match=rf"^{folder}: was removed, .* another run's now \({named}\): this"
+            ):
+                claim.look()
+        finally:
+            other.kill()
+            other.wait()
+    assert (folder / "owner.json").exists(), "it is the other's"
+
+
+def test_a_file_system_that_is_away_for_a_moment_takes_no_folder_from_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with claimed(tmp_path) as claim:
+        monkeypatch.setattr(os.path, "samestat", away)
+        claim.look()
+        (tmp_path / "owner.json").write_bytes(msgspec.json.encode(Owner(elsewhere(), time.time())))
+        with pytest.raises(CheckpointError, match=r"another run's now \(process 7 on far\)"):
+            claim.look()
+
+
 def test_where_there_are_no_locks_the_name_of_one_that_lives_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,18 +239,29 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
         pass
 
 
+BEGINNINGS: dict[str, Callable[[Path], object]] = {
+    "run.json": lambda folder: start_record(folder, RECORD, resume=False),
+    "parameters/abc.json": lambda folder: keep_layout(folder, Layout("abc", "", 1, {}, {})),
+    "metrics.jsonl": lambda folder: RunLog(folder, pytest.fail),
+}
+
+
 @pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, 1), (errno.EROFS, 1), (errno.EACCES, 2)])
+@pytest.mark.parametrize("name", BEGINNINGS)
 def test_a_disk_that_is_full_when_a_run_begins_is_no_command_that_cannot_work(
-    number: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, number: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service manager starts it again, but for a status of 2."""
 
-    def put(path: Path, content: bytes) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(module, "put_file", put)
-    with pytest.raises(Error, match="cannot be written: ") as raised:
-        module.start_record(tmp_path, RunRecord("plan", "synthetic:", 1, False), resume=False)
+    for each in (module, layout):
+        monkeypatch.setattr(each, "put_file", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
+    wanted = f"^{re.escape(str(tmp_path))}(/{name})?: cannot be written: {os.strerror(number)}$"
+    with pytest.raises(Error, match=wanted) as raised:
+        BEGINNINGS[name](tmp_path)
     assert raised.value.exit_status == status
 
 
@@ -244,3 +325,17 @@ def test_a_folder_of_versions_or_an_address_is_said_to_be_no_run_and_who_reads_i
     for look in (read_record, latest_checkpoint):
         with pytest.raises(CheckpointError, match=said):
             look(address)
+
+
+def test_the_beginning_of_a_run_that_nobody_has_played_is_removed_unless_something_else_has_come(
+    tmp_path: Path,
+) -> None:
+    with claimed(tmp_path):
+        for begin in BEGINNINGS.values():
+            begin(tmp_path)
+        (tmp_path / "notes.txt").touch()
+        forget_beginning(tmp_path)
+        assert (tmp_path / "run.json").exists()
+        (tmp_path / "notes.txt").unlink()
+        forget_beginning(tmp_path)
+        assert os.listdir(tmp_path) == ["owner.json"]

@@ -97,3 +97,20 @@ def test_what_a_run_can_do_without_is_told_of_and_left_out(tmp_path: Path) -> No
     with saves_in(tmp_path, told).unless_refused("where roles run"):
         (tmp_path / "gone" / "roles.json").write_text("x")
     assert told == [f"{tmp_path}: where roles run could not be written: No such file or directory"]
+
+
+def test_what_is_in_a_folder_that_is_another_runs_by_now_is_not_removed(tmp_path: Path) -> None:
+    is_lost = False
+
+    def look() -> None:
+        if is_lost:
+            raise CheckpointError("lost")
+
+    saves = Saves(tmp_path, IDENTITY, print, look=look)
+    made = [make(saves) for _ in range(2)]
+    is_lost = True
+    made += [make(saves) for _ in range(2)]
+    assert [folder for folder, _ in find_checkpoints(tmp_path).complete] == made[::-1]
+    is_lost = False
+    make(saves)
+    assert len(find_checkpoints(tmp_path).complete) == 2

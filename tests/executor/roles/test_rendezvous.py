@@ -185,6 +185,14 @@ def test_an_agent_that_goes_just_before_a_try_is_missed_by_it(rendezvous: Rendez
     assert rendezvous.lost == "dense_ps:0 is gone"
 
 
+def test_an_agent_that_has_lost_its_launcher_says_so_as_it_goes(rendezvous: Rendezvous) -> None:
+    complete(rendezvous)
+    rendezvous.begin(b"")
+    rendezvous.came(Leave("a2", "it has heard nothing of its launcher for 60 s"), 1.0)
+    said = "dense_ps:0 (process 7 on host) has left the run: it has heard nothing of its launcher for 60 s"
+    assert (rendezvous.lost, rendezvous.news[-1]) == (said, said)
+
+
 def test_an_agent_is_given_up_after_a_silence_and_not_before(rendezvous: Rendezvous) -> None:
     complete(rendezvous)
     rendezvous.begin(b"")

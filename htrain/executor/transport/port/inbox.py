@@ -1,5 +1,6 @@
 """An inbox receives messages for one endpoint."""
 
+import errno
 import math
 import struct
 import time
@@ -76,7 +77,11 @@ class Inbox:
             self.socket.bind(bind)
         except zmq.ZMQError as error:
             self.socket.close()
-            cure = "let TMPDIR name another folder of this host" if folder_of(bind) else "give an address of this host"
+            cure = "give an address of this host"
+            if folder_of(bind):
+                cure = "let TMPDIR name another folder of this host"
+            elif error.errno == errno.EADDRINUSE:
+                cure = "give another port"
             raise RunError(f"{name}: cannot listen on {bind}: {reason(error)}; {cure}") from error
         self.address: str = self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         if near:
