@@ -94,7 +94,6 @@ def compile_net(
     for strategy in strategies:
         train = strategy.encoded(train)
     train = as_trained(fuse_placed(train, options))
-
     nets, centers = _nets(train, heads or _evaluation(captured, train, cache, options), strategies, cluster, options)
     require_own_rates(train, rates)
     demands = demands_of(nets, cluster, options, rates)

@@ -154,7 +154,7 @@ class Earlier:
         wanted = shapes_of({name: p for name, p in plan.train.parameters.items() if p.kind in self._kinds})
         for name, shape in wanted.items():
             if name not in self._pieces:
-                if self._served and plan.train.parameters[name].kind != "table":
+                if self._served and any(p.whole == name and p.kind != "table" for p in plan.train.parameters.values()):
                     refuse_served(self._served)  # it has none of a model's other weights
                 raise CheckpointError(
                     f"{self._name}: holds no '{name}', which the plan has: begin with a run of the same model"

@@ -21,6 +21,7 @@ from htrain.executor.roles.coordination import VersionEnded
 from htrain.executor.settings import RunSettings
 from htrain.net.names import Role
 from htrain.net.net import Parameter
+from htrain.ops.batch_norm import variances_of
 from htrain.plan.plan import Plan
 from htrain.printable import one_line
 from htrain.publishing.keeping import Keeper, missing, newest_number
@@ -272,6 +273,13 @@ class Versions:
             return "".join(f"; {news}" for news in self._keeper.cleaned(time.time()))
         except PublishError as error:
             return f"; older ones could not be removed: {error}"
+
+
+def of_one_group(plan: Plan, wanted: Wanted) -> str:
+    """A sentence where a version has running statistics of one group alone, as each group has its own; "" elsewhere."""
+    if not wanted.address or plan.cluster.groups == 1 or plan.centers or not variances_of(plan.train):
+        return ""
+    return "--publish: running statistics (BatchNorm) of versions are those of the first group; htrain export puts those of all groups together"
 
 
 def _has_grown(before: Whole, now: Whole) -> bool:

@@ -20,8 +20,8 @@ import pytest
 import htrain.executor.record.run_folder as module
 from htrain.errors import CheckpointError, Error, UsageError
 from htrain.executor.host.process import Process, this_process
-from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.record import layout
+from htrain.executor.record.kept import latest_checkpoint
 from htrain.executor.record.layout import Layout, keep_layout
 from htrain.executor.record.run_folder import (
     Owner,
