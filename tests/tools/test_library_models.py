@@ -82,7 +82,7 @@ def test_pairs_take_turns_until_all_have_been_and_both_forms_of_two_groups_do() 
     for number in range(10):
         assert len({pair.tables for pair in pairs_of(number, 3)}) == 3
     assert len(set(pairs_of(4, 99))) == 30
-    forms = Counter(placements_of(k, pair)[2] for k, pair in enumerate(turns))
+    forms = Counter(placements_of(k, pair, has_tables=True)[2] for k, pair in enumerate(turns))
     assert forms == {"het": 12, "allgather": 18}  # a het cache does not count updates, as sparse_adam wants
 
 
@@ -145,3 +145,8 @@ def test_a_weight_that_differs_is_seen_in_every_placement_and_is_no_rounding(tmp
         seen = training.difference(pair, placement)
         assert seen > 1e-3
         assert training.difference_of_ulp(pair, placement, seen / 2) < 1e-4
+
+
+def test_a_cache_is_not_asked_for_where_no_table_is_trained() -> None:
+    pair = next(pair for pair in pairs_of(0, 30) if pair.tables == "sgd")
+    assert [placements_of(0, pair, has_tables=some)[2] for some in (True, False)] == ["het", "allgather"]

@@ -129,7 +129,8 @@ def _trained(
     texts = [result.text] if result.text else []
     with tempfile.TemporaryDirectory() as folder:
         training = Training(model, case, captured, Path(folder), loss=loss)
-        for asked, placement in _trainings(pairs):
+        has_tables = any(p.kind == "table" and p.trained for p in captured.net.parameters.values())
+        for asked, placement in _trainings(pairs, has_tables=has_tables):
             name = f"{asked} {placement}"
             try:
                 pair = training.steady(asked, placement)
@@ -144,9 +145,9 @@ def _trained(
     return replace(result, trains=trains, ulp=ulps, calmer=calmer, text="\n".join(texts))
 
 
-def _trainings(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, str]]:
+def _trainings(pairs: Sequence[Pair], *, has_tables: bool) -> Iterator[tuple[Pair, str]]:
     for number, pair in enumerate(pairs):
-        for placement in placements_of(number, pair):
+        for placement in placements_of(number, pair, has_tables=has_tables):
             yield pair, placement
 
 

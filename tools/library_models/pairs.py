@@ -83,6 +83,8 @@ def pairs_of(number: int, count: int) -> Sequence[Pair]:
     return [Pair(dense[turn % len(dense)], tables[turn % len(tables)]) for turn in turns]
 
 
-def placements_of(number: int, pair: Pair) -> Sequence[str]:
-    """The placements for pair `number` of a model: the two of two groups take turns, but a het cache does not count the updates of SparseAdam."""
-    return ("alone", "roles", "allgather" if number % 2 or pair.tables == "sparse_adam" else "het")
+def placements_of(number: int, pair: Pair, *, has_tables: bool) -> Sequence[str]:
+    """The placements for pair `number` of a model: the two of two groups take turns, but a het cache does not count the updates of SparseAdam, and has no
+    effect where no table is trained."""
+    without = number % 2 or pair.tables == "sparse_adam" or not has_tables
+    return ("alone", "roles", "allgather" if without else "het")
