@@ -74,9 +74,11 @@ def test_allgather_trains_as_one_on_joint_batches(optimizer: str, tmp_path: Path
     losses, trained = joint_losses(model, data, options, workers)
     roles = run(plan, tmp_path / "plan", data)
     assert max(relative_differences(joint_losses_of(roles, workers), losses)) < 1e-4
+    # FTRL takes the difference of two roots that are almost equal: what rounding does to one depends on the processor
+    near = {"rtol": 1e-2, "atol": 2e-4} if optimizer == "ftrl" else {"rtol": 1e-3, "atol": 1e-5}
     for name, tensor in trained.named_parameters():
         for worker in range(workers):
-            torch.testing.assert_close(roles[f"trainer:{worker}:0"].store[name], tensor, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(roles[f"trainer:{worker}:0"].store[name], tensor, **near)
 
 
 @pytest.mark.parametrize(
