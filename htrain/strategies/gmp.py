@@ -106,6 +106,11 @@ class Gmp(HoldsRows[Asked]):
         """The rows, by table of the partition, that each worker has replicas of."""
         return [self.numbering.secondaries(worker) for worker in range(self.numbering.num_workers)]
 
+    @cached_property
+    def used(self) -> Mapping[str, float]:
+        """The updates that a step brings to each table of the partition."""
+        return self.numbering.updates_of_tables()
+
     def _columns(self, net: Net) -> dict[str, tuple[Piece, ...]]:
         """What of the data looks up each table. Raises UsageError for a table of which the partition says nothing."""
         numbering = self.numbering
@@ -237,11 +242,13 @@ class _Behind(Behind):
         )
 
     def _rows(self, matrix: Sequence[Sequence[float]]) -> tuple[int, ...]:
-        """What a batch needs of each server, in the mean over all workers, as far as it is of these tables; the one beside it needs nothing."""
-        share = sum(map(len, self.pieces.values())) / len(self.gmp.numbering.facts.tables)
+        """What a batch needs of each server, in the mean over all workers, as far as it is of these tables; the one beside it needs nothing. A partition tells
+        this of all tables together, and of each one, how many updates a step brings."""
+        used = self.gmp.used
+        share = sum(used[piece.table] for _, piece in self._sources) / max(sum(used.values()), 1e-9)
         workers = range(len(matrix))
         numbers = [number_of(server) for server in self.servers]
-        return milli(min(1.0, share) * sum(matrix[i][k] for i in workers if i != k) / len(matrix) for k in numbers)
+        return milli(share * sum(matrix[i][k] for i in workers if i != k) / len(matrix) for k in numbers)
 
 
 def _ragged(net: Net, dedupe: Op) -> bool:
