@@ -16,6 +16,7 @@ from htrain.net.net import Attr, BatchDim, Init, Net, Op, Parameter
 from htrain.net.placement import Shard
 from htrain.ops.asked_rows import row_width
 from htrain.ops.gmp import ANSWER, UNBOUNDED, milli
+from htrain.spec.sparse_sync import OTHER_BATCHES
 from htrain.spec.sparse_sync import Gmp as Asked
 from htrain.strategies.behind import Behind, flush_nets, numbered, rates_of
 from htrain.strategies.strategy import HoldsRows
@@ -94,7 +95,7 @@ class Gmp(HoldsRows[Asked]):
         )
         if self.options.batch_size != facts.batch_size:
             yield (
-                f"the partition was made for batches of {facts.batch_size}, the plan has {self.options.batch_size}: figures of a batch are of the former"
+                f"{OTHER_BATCHES} {facts.batch_size}, the plan has {self.options.batch_size}: figures of a batch are of the former"
             )
         if self.section.inter and (
             ragged := sorted({op.module for op in train.ops if op.type == "Dedupe" and _ragged(train, op)})

@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from gmp_data import BATCH, Parts, divided
 from joint import shard_of
 from torch import nn
 
 import htrain
+from htrain.cli.app import commands
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import this_machine
 from htrain.spec.tree import with_flags
@@ -41,9 +43,13 @@ def parts(tmp_path: Path) -> Parts:
     return divided(f"csv:{tmp_path}/a.csv?schema={tmp_path}/s.yaml", tmp_path, WORKERS, replicas=0.0)
 
 
-def planned(parts: Parts) -> Plan:
+def planned(parts: Parts, batch_size: int = BATCH) -> Plan:
     options = with_flags(
-        dense_sync="allreduce", sparse_sync="gmp", partition=str(parts.partition), batch_size=BATCH, gmp_staleness=0
+        dense_sync="allreduce",
+        sparse_sync="gmp",
+        partition=str(parts.partition),
+        batch_size=batch_size,
+        gmp_staleness=0,
     )
     cluster, inputs = this_machine(groups=WORKERS, trainers=1, group_ps=0), torch.zeros(4, 4, dtype=torch.int64)
     return htrain.compile(
@@ -71,3 +77,20 @@ def test_a_cache_asks_for_as_many_rows_as_its_tables_have_in_a_batch(parts: Part
     asks = {op.attrs["width"]: op.attrs["asked"] for op in planned(parts).train.ops if op.type == "GmpAsk"}
     assert sum(asks[8]) / 1000 == pytest.approx(wide, rel=0.1)  # type: ignore[arg-type]
     assert sum(asks[2]) / 1000 < wide / 8  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batch_size", [BATCH, 2 * BATCH])
+def test_figures_of_other_batches_are_noted_where_they_are_told(parts: Parts, batch_size: int, tmp_path: Path) -> None:
+    plan = planned(parts, batch_size)
+    plan.save(tmp_path / "plan")
+    found = CliRunner().invoke(commands, ["simulate", str(tmp_path / "plan"), "--steps", "4"])
+    assert found.exit_code == 0, found.output
+    is_other = batch_size != BATCH
+    said = f"the partition was made for batches of {BATCH}, the plan has {batch_size}"
+    assert (f"note: {said}" in found.output) == is_other
+    assert any(note.startswith(said) for note in plan.notes) == is_other
+    counted = CliRunner().invoke(
+        commands, ["simulate", str(tmp_path / "plan"), "--steps", "4", "--trace", parts.packed]
+    )
+    assert counted.exit_code == 0, counted.output
+    assert said not in counted.output
