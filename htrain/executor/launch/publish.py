@@ -14,6 +14,7 @@ from htrain.decoding import converted
 from htrain.errors import Error, PublishError
 from htrain.executor.host.bell import Bell
 from htrain.executor.launch.coordinator import NoVersions
+from htrain.executor.launch.publish_statistics import statistics_of_groups, with_statistics_of_all
 from htrain.executor.record.parameters import centres_at, serves
 from htrain.executor.record.pieces import is_models, whole_of
 from htrain.executor.roles.coordination import VersionEnded
@@ -52,8 +53,11 @@ class Wanted:
 
 
 def shares_of(plan: Plan) -> dict[str, list[Held]]:
-    """What each role has to publish: every part of a weight, statistic or table of the model once, of the centre where groups have one."""
-    wanted = {name: p for name, p in plan.train.parameters.items() if is_models(p)}
+    """What each role has to publish: every part of a weight, statistic or table of the model once, of the centre where groups have one. Where groups step
+    together, each publishes the running statistics that it has, behind all else: see `with_statistics_of_all`."""
+    pairs = statistics_of_groups(plan)
+    statistics = {*pairs, *pairs.values()}
+    wanted = {name: p for name, p in plan.train.parameters.items() if is_models(p) and name not in statistics}
     group = -1 if plan.centers else 0
     shares: dict[str, list[Held]] = {role: [] for role in plan.cluster.roles}
     found: set[str] = set()
@@ -70,6 +74,8 @@ def shares_of(plan: Plan) -> dict[str, list[Held]]:
     for role in sorted(role for role in shares if serves(role, group)):
         take(role, {name: name for name in wanted})
     assert found == wanted.keys(), f"nobody publishes {wanted.keys() - found}"
+    for role in shares if statistics else ():
+        shares[role] += [_part(name, plan.train.parameters[name]) for name in sorted(statistics & _held(plan, role))]
     return shares
 
 
@@ -211,7 +217,10 @@ class Versions:
             raise PublishError(
                 f"{self._storage.address}/{gone}: is not there as it was written, and what is published builds on it: the next version has all rows"
             )
-        objects = [converted(each, Object) for state in published.values() for each in state.get("objects", ())]
+        of_roles = [
+            [converted(each, Object) for each in published[role].get("objects", ())] for role in sorted(published)
+        ]
+        objects = with_statistics_of_all(self._storage, open.name, statistics_of_groups(self._plan), of_roles)
         version = new_version(
             open.name,
             open.base,
