@@ -74,7 +74,8 @@ def simulate(
 ) -> None:  # fmt: skip
     """Simulate PLAN: EPS, what waits where, and the staleness of dense updates, on a cluster that need not be here."""
     loaded = import_module("htrain.plan.check").check_plan(import_module("htrain.plan.plan").load_plan(plan))
-    asked = import_module("htrain.simulation.counts").with_counts(
+    counts = import_module("htrain.simulation.counts")
+    asked = counts.with_counts(
         loaded, groups=groups, trainers=trainers, net_replicas=net_replicas, batch_size=batch, is_played=bool(trace)
     )
     rates: dict[str, Any] = {}
@@ -94,9 +95,11 @@ def simulate(
         trace_batches=trace_batches,
         on_rates=tell_rates,
     )
+    notes = [] if trace else counts.notes_on_counts(asked)
+    told = import_module("htrain.simulation.result").simulated_text(found)
     put(
-        {**asdict(found), "max_staleness": found.max_staleness, **rates},
-        import_module("htrain.simulation.result").simulated_text(found),
+        {**asdict(found), "max_staleness": found.max_staleness, **rates, "notes": notes},
+        "\n".join([told, *(f"note: {note}" for note in notes)]),
         as_json,
     )
 

@@ -101,13 +101,17 @@ def compile_net(
     loads = device_loads(nets, holds, demands, cluster, options, eps=eps)
     said = (*_logit_notes(captured.net, options.loss), *_dtype_notes(asked, options, cluster))
     decided = _notes(fc_splits, encodings, train, strategies)
-    options = replace(options, sparse_sync=options.sparse_sync.found_from_anywhere())
     plan = Plan(
-        model=name, digest=digest_of(nets), cluster=cluster, options=options, inputs=_inputs(net), tables=shards, centers=centers, decisions=tuple(decisions),
-        search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said, *decided),
+        model=name, digest=digest_of(nets), cluster=cluster, options=_anywhere(options), inputs=_inputs(net), tables=shards, centers=centers,
+        decisions=tuple(decisions), search=search, predicted_eps=eps, loads=loads, nets=nets, values=captured.values, notes=(*captured.notes, *said, *decided),
         ops=sources_of(op.type for net in nets.values() for op in net.ops), strategies=sources_of(kinds_of(options)), rates=rates,
     )  # fmt: skip
     return check_plan(plan)
+
+
+def _anywhere(options: Options) -> Options:
+    """The same for whoever reads the plan in another folder than this one."""
+    return replace(options, sparse_sync=options.sparse_sync.found_from_anywhere())
 
 
 def _inputs(net: Net) -> dict[str, str]:

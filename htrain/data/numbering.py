@@ -9,6 +9,7 @@ for each row.
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,15 @@ class Numbering:
         updates = np.zeros(len(rows), np.float32)
         updates[is_seen] = self._updates[(starts[owner] + inside)[is_seen]]
         return updates
+
+    def updates_of_tables(self) -> dict[str, float]:
+        """The same of all rows of each table together."""
+        sums, first = np.zeros(len(self.facts.tables)), 0
+        for piece in self._tensor("updates"):
+            ends = np.clip(self._first_seen - first, 0, len(piece))
+            sums += [piece[begin:end].sum(dtype=np.float64) for begin, end in pairwise(ends)]
+            first += len(piece)
+        return dict(zip(self.facts.tables, sums.tolist(), strict=True))
 
     def _by_owner(self, values: Array) -> Array:
         """Values of the seen rows by table, and in it by owner."""

@@ -8,6 +8,7 @@ from htrain.ops.cache_rates import NO_RATES
 from htrain.plan.plan import Plan
 from htrain.spec.cluster import validated
 from htrain.spec.compatibility import compatible
+from htrain.spec.sparse_sync import OTHER_BATCHES
 
 
 def with_counts(
@@ -49,6 +50,11 @@ def with_counts(
         who = "behind a cache" if options.holder.holds_rows else "in lockstep with others"
         raise PlanError(f"--net-replicas {wanted}: a trainer {who} has one net replica: leave it out")
     return replace(plan, cluster=found, options=settled, rates=plan.rates if same else NO_RATES)
+
+
+def notes_on_counts(plan: Plan) -> list[str]:
+    """What a plan notes of the batches that its figures are of, where these are not its own."""
+    return [note for note in plan.notes if note.startswith(OTHER_BATCHES)]
 
 
 def _require_partition(plan: Plan, groups: int | None, batch_size: int | None) -> None:

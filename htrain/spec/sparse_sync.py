@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from htrain.spec.cluster import Cluster
     from htrain.spec.options import Options
 
+OTHER_BATCHES = "the partition was made for batches of"  # begins the note of a plan whose own are others
+
 
 @dataclass(frozen=True)
 class SparseSync(Section):

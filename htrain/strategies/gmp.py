@@ -16,6 +16,7 @@ from htrain.net.net import Attr, BatchDim, Init, Net, Op, Parameter
 from htrain.net.placement import Shard
 from htrain.ops.asked_rows import row_width
 from htrain.ops.gmp import ANSWER, UNBOUNDED, milli
+from htrain.spec.sparse_sync import OTHER_BATCHES
 from htrain.spec.sparse_sync import Gmp as Asked
 from htrain.strategies.behind import Behind, flush_nets, numbered, rates_of
 from htrain.strategies.strategy import HoldsRows
@@ -94,7 +95,7 @@ class Gmp(HoldsRows[Asked]):
         )
         if self.options.batch_size != facts.batch_size:
             yield (
-                f"the partition was made for batches of {facts.batch_size}, the plan has {self.options.batch_size}: figures of a batch are of the former"
+                f"{OTHER_BATCHES} {facts.batch_size}, the plan has {self.options.batch_size}: figures of a batch are of the former"
             )
         if self.section.inter and (
             ragged := sorted({op.module for op in train.ops if op.type == "Dedupe" and _ragged(train, op)})
@@ -105,6 +106,11 @@ class Gmp(HoldsRows[Asked]):
     def replicas(self) -> Sequence[Mapping[str, NDArray[np.int64]]]:
         """The rows, by table of the partition, that each worker has replicas of."""
         return [self.numbering.secondaries(worker) for worker in range(self.numbering.num_workers)]
+
+    @cached_property
+    def used(self) -> Mapping[str, float]:
+        """The updates that a step brings to each table of the partition."""
+        return self.numbering.updates_of_tables()
 
     def _columns(self, net: Net) -> dict[str, tuple[Piece, ...]]:
         """What of the data looks up each table. Raises UsageError for a table of which the partition says nothing."""
@@ -237,11 +243,13 @@ class _Behind(Behind):
         )
 
     def _rows(self, matrix: Sequence[Sequence[float]]) -> tuple[int, ...]:
-        """What a batch needs of each server, in the mean over all workers, as far as it is of these tables; the one beside it needs nothing."""
-        share = sum(map(len, self.pieces.values())) / len(self.gmp.numbering.facts.tables)
+        """What a batch needs of each server, in the mean over all workers, as far as it is of these tables; the one beside it needs nothing. A partition tells
+        this of all tables together, and of each one, how many updates a step brings."""
+        used = self.gmp.used
+        share = sum(used[piece.table] for _, piece in self._sources) / max(sum(used.values()), 1e-9)
         workers = range(len(matrix))
         numbers = [number_of(server) for server in self.servers]
-        return milli(min(1.0, share) * sum(matrix[i][k] for i in workers if i != k) / len(matrix) for k in numbers)
+        return milli(share * sum(matrix[i][k] for i in workers if i != k) / len(matrix) for k in numbers)
 
 
 def _ragged(net: Net, dedupe: Op) -> bool:

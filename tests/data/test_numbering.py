@@ -89,6 +89,7 @@ def test_replicas_and_updates_are_those_of_the_rows_that_have_the_new_numbers(pa
         found = numbering.updates(name, np.arange(num_rows))
         assert found.dtype == np.float32
         assert found.tolist() == [updates.get(start + row, 0.0) for row in originals.tolist()]
+        assert numbering.updates_of_tables()[name] == pytest.approx(found.sum(dtype=np.float64), rel=1e-6)
         for worker, rows in enumerate(partition.secondaries):
             here = [key - start for key in keys[rows].tolist() if start <= key < start + num_rows]
             mine = held[worker].get(name, np.zeros(0, np.int64))

@@ -140,3 +140,17 @@ def test_another_number_of_workers_begins_with_them(run: tuple[Path, Parts], tmp
     found = load_file(tmp_path / "o.safetensors")
     for name in ("norm.running_mean", "norm.running_var", "norm.weight"):
         assert torch.equal(found[name], wanted[name]), name
+
+
+def test_what_is_published_has_them(run: tuple[Path, Parts], tmp_path: Path) -> None:
+    """As its last checkpoint has, in each of its versions whole."""
+    folder, parts = run
+    address = str(tmp_path / "models")
+    htrain.run(folder / "plan", data=parts.packed, out=tmp_path / "run", hosting="threads", epochs=2, publish=address, publish_every=0.05)  # fmt: skip
+    htrain.export(tmp_path / "run", to="torch", out=tmp_path / "w.safetensors")
+    wanted, found = load_file(tmp_path / "w.safetensors"), htrain.Published(address)
+    assert found.refresh()
+    assert found.parameters.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.equal(found.parameters[name], value), name
+    assert found.parameters["norm.running_var"].item() > 20

@@ -10,6 +10,7 @@ import torch
 from harness import batches_of, relative_differences, run_roles, sparse_and_dense_steps, stepped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from joint import shard_of
 from torch import nn
 
 import htrain
@@ -190,6 +191,28 @@ def test_groups_average_their_statistics(tmp_path: Path) -> None:
     held = load_trained(tmp_path / "plan", tmp_path / "run", "center").parameters(forward_net(plan.train))
     torch.testing.assert_close(held["inputs.running_mean"], seen.mean(0), rtol=0.3, atol=0.2)
     torch.testing.assert_close(held["inputs.running_var"], seen.var(0), rtol=0.5, atol=0.2)
+
+
+def test_trainers_in_lockstep_have_statistics_of_the_examples_of_all(tmp_path: Path) -> None:
+    """Beside PyTorch's, of the batches of each trainer."""
+    _, found = captured(0.0)
+    options = with_flags(batch_size=BATCH, net_replicas=1, dense_sync="allreduce", dense_lr=0.01, sparse_lr=0.05)
+    cluster = this_machine(groups=2, trainers=1, group_ps=0, sparse_ps=1)
+    plan = compile_net(found, cluster, options, name="normed", solver="rules")
+    plan.save(tmp_path / "plan")
+    htrain.run(tmp_path / "plan", data=CLICKS, out=tmp_path / "run", hosting="threads")
+    norms = [nn.BatchNorm1d(13), nn.BatchNorm1d(13)]
+    for number, norm in enumerate(norms):
+        for batch in shard_of(CLICKS, BATCH, number, 2):
+            norm(batch["dense"])
+    means, variances = (torch.stack([getattr(n, f"running_{what}") for n in norms]) for what in ("mean", "var"))
+    assert not torch.allclose(means[0], means[1])
+    for replica in ("center", "group:0", "group:1"):
+        held = load_trained(tmp_path / "plan", tmp_path / "run", replica).parameters(forward_net(plan.train))
+        of = slice(None) if replica == "center" else slice(int(replica[-1]), int(replica[-1]) + 1)
+        torch.testing.assert_close(held["inputs.running_mean"], means[of].mean(0))
+        variance = variances[of].mean(0) + means[of].var(0, correction=0)
+        torch.testing.assert_close(held["inputs.running_var"], variance, rtol=1e-5, atol=1e-5)
 
 
 def test_two_dropouts_of_a_batch_drop_other_values_and_so_do_two_batches() -> None:

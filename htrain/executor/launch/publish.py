@@ -15,13 +15,13 @@ from htrain.decoding import converted
 from htrain.errors import Error, PublishError
 from htrain.executor.host.bell import Bell
 from htrain.executor.launch.coordinator import NoVersions
+from htrain.executor.launch.publish_statistics import statistics_of_groups, with_statistics_of_all
 from htrain.executor.record.parameters import centres_at, serves
 from htrain.executor.record.pieces import is_models, whole_of
 from htrain.executor.roles.coordination import VersionEnded
 from htrain.executor.settings import RunSettings
 from htrain.net.names import Role
 from htrain.net.net import Parameter
-from htrain.ops.batch_norm import variances_of
 from htrain.plan.plan import Plan
 from htrain.printable import one_line
 from htrain.publishing.keeping import Keeper, missing, newest_number
@@ -57,8 +57,11 @@ class Wanted:
 
 
 def shares_of(plan: Plan) -> dict[str, list[Held]]:
-    """What each role has to publish: every part of a weight, statistic or table of the model once, of the centre where groups have one."""
-    wanted = {name: p for name, p in plan.train.parameters.items() if is_models(p)}
+    """What each role has to publish: every part of a weight, statistic or table of the model once, of the centre where groups have one. Where groups step
+    together, each publishes the running statistics that it has, behind all else: see `with_statistics_of_all`."""
+    pairs = statistics_of_groups(plan)
+    statistics = {*pairs, *pairs.values()}
+    wanted = {name: p for name, p in plan.train.parameters.items() if is_models(p) and name not in statistics}
     group = -1 if plan.centers else 0
     shares: dict[str, list[Held]] = {role: [] for role in plan.cluster.roles}
     found: set[str] = set()
@@ -75,6 +78,8 @@ def shares_of(plan: Plan) -> dict[str, list[Held]]:
     for role in sorted(role for role in shares if serves(role, group)):
         take(role, {name: name for name in wanted})
     assert found == wanted.keys(), f"nobody publishes {wanted.keys() - found}"
+    for role in shares if statistics else ():
+        shares[role] += [_part(name, plan.train.parameters[name]) for name in sorted(statistics & _held(plan, role))]
     return shares
 
 
@@ -244,12 +249,15 @@ class Versions:
             raise PublishError(
                 f"{self._storage.address}/{gone}: is not there as it was written, and what is published builds on it: the next version has all rows"
             )
-        objects = [converted(each, Object) for state in published.values() for each in state.get("objects", ())]
-        for gone, _ in absent_objects(self._storage, open.name, objects):
+        of_roles = [
+            [converted(each, Object) for each in published[role].get("objects", ())] for role in sorted(published)
+        ]
+        for gone, _ in absent_objects(self._storage, open.name, [each for of_role in of_roles for each in of_role]):
             raise PublishError(
                 f"{self._storage.address}/{FOLDER}/{open.name}/{gone}: a role has written it, and it is not there: all hosts have to see the same storage, and "
                 "nobody may remove what is new"
             )
+        objects = with_statistics_of_all(self._storage, open.name, statistics_of_groups(self._plan), of_roles)
         version = new_version(
             open.name,
             open.base,
@@ -273,13 +281,6 @@ class Versions:
             return "".join(f"; {news}" for news in self._keeper.cleaned(time.time()))
         except PublishError as error:
             return f"; older ones could not be removed: {error}"
-
-
-def of_one_group(plan: Plan, wanted: Wanted) -> str:
-    """A sentence where a version has running statistics of one group alone, as each group has its own; "" elsewhere."""
-    if not wanted.address or plan.cluster.groups == 1 or plan.centers or not variances_of(plan.train):
-        return ""
-    return "--publish: running statistics (BatchNorm) of versions are those of the first group; htrain export puts those of all groups together"
 
 
 def _has_grown(before: Whole, now: Whole) -> bool:

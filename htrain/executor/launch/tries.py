@@ -15,7 +15,7 @@ from htrain.errors import CheckpointError, DataError, Interrupted, PeerLost, Pla
 from htrain.executor.launch.coordinator import Coordinator, NoValidations, NoVersions, Outside, WorkerPool
 from htrain.executor.launch.earlier import Beginning, Earlier
 from htrain.executor.launch.interrupt import Interrupt, interrupts
-from htrain.executor.launch.publish import Versions, Wanted, of_one_group
+from htrain.executor.launch.publish import Versions, Wanted
 from htrain.executor.launch.publish import prepared as published
 from htrain.executor.launch.resuming import extent_of, gone_on
 from htrain.executor.launch.validate import Validating, Validator, prepared
@@ -152,8 +152,6 @@ class Tries:
             settings, versions = published(job.plan, settings, wanted, may_grow=begun_with_another(job.settings))
             self._reopens = False
             stack.enter_context(closing(versions))
-            if (news := of_one_group(job.plan, wanted)) and not self._retries.count:
-                job.progress.note(news)
             if not self._retries.count:  # what stands there is this job's, and the disk may be full by now
                 stack.callback(self._forget_unless_gathered, goes_on=goes_on)
                 start_record(settings.run_folder, record_of(job.settings), resume=goes_on)

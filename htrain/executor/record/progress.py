@@ -108,8 +108,8 @@ def _has_no_ne(totals: RunTotals) -> bool:
 
 
 def line(totals: RunTotals, total_examples: int) -> str:
-    """The totals on one line."""
-    goal = f" of {total_examples:,}" if total_examples else ""
+    """The totals on one line. There may be more examples than there are to be: of a run that goes on with fewer epochs than it has had."""
+    goal = f" of {total_examples:,}" if total_examples >= max(totals.examples, 1) else ""
     parts = [
         duration(totals.seconds),
         f"{totals.examples:,}{goal} examples",

@@ -58,6 +58,12 @@ def test_line_shows_the_run_at_a_glance() -> None:
     assert line(TOTALS, 1_000_000) == LINE
 
 
+def test_a_goal_that_lies_behind_is_left_out() -> None:
+    """A run that goes on with fewer epochs than it has had has more examples than it would read now."""
+    assert line(TOTALS, TOTALS.examples - 1) == LINE.replace(" of 1,000,000", "")
+    assert line(TOTALS, TOTALS.examples) == LINE.replace("1,000,000", "150,000")
+
+
 def test_line_leaves_out_a_total_that_is_not_known_and_counts_malformed_rows() -> None:
     text = line(replace(TOTALS, malformed=1234), 0)
     assert text.startswith("12.3 s  150,000 examples  ")
