@@ -14,6 +14,8 @@ from htrain.errors import ModelError
 from htrain.net.net import Attr, BatchDim, Blob, Dim, Net, Op, Shape, Tensor, numel
 from htrain.ops.expectation import ExpectedRule, most_rows
 
+UNFIT = (RuntimeError, ValueError, IndexError, OverflowError, MemoryError)  # by kernels of ids as large as markers are
+
 
 class Builder(Protocol):
     """What a gradient rule needs of the net it writes to; `htrain.ops.builder.NetBuilder` is one."""

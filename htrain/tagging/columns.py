@@ -10,6 +10,7 @@ from htrain.data import Input
 from htrain.net.net import BatchDim, Net
 from htrain.net.slices import leading_to
 from htrain.ops import OPS
+from htrain.ops.base import UNFIT
 
 _SHIFT, _BITS = (
     40,
@@ -17,7 +18,6 @@ _SHIFT, _BITS = (
 )  # a marker is a column's number, of so many bits, above it, and below it what a model adds to ids
 _PROBES = (1, 2)  # columns have other numbers in each: what is computed of some of them is no other's in both
 _BATCH = 2
-_UNFIT = (RuntimeError, ValueError, IndexError, OverflowError, MemoryError)  # raised of ids as large as markers are
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _probed(net: Net, ids: Sequence[str], inputs: Sequence[Input], probe: int) -
             return None
         try:
             made = OPS[op.type].run(op, [values[name] for name in op.inputs], _BATCH)
-        except _UNFIT:
+        except UNFIT:
             return None
         values.update(zip(op.outputs, made, strict=True))
     seen: set[Piece] = set()

@@ -7,7 +7,7 @@ import torch
 from htrain.errors import UsageError
 from htrain.net.net import BatchDim, Net, Op
 from htrain.ops import OPS
-from htrain.ops.base import constant_of
+from htrain.ops.base import UNFIT, constant_of
 from htrain.ops.builder import NetBuilder
 
 Renumber = Callable[[str, int], int]
@@ -18,7 +18,6 @@ _LOOKUPS = ("Dedupe", "MaskPlaces")  # which lookups are lowered to
 _TABLES, _PLACES = 52, 40
 _MOST_PLACES = (1 << (_TABLES - _PLACES)) - 1
 _ADDED = (1 << _PLACES) - 1
-_UNFIT = (RuntimeError, ValueError, IndexError, OverflowError, MemoryError)  # raised of ids as large as markers are
 _ORDERS = {"Greater": (1, True), "GreaterOrEqual": (0, True), "Less": (0, False), "LessOrEqual": (1, False)}
 """What is added to a number to have the first row on the other side of it, and whether the answer is yes there."""
 _FLIPPED = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual", "Less": "Greater", "LessOrEqual": "GreaterOrEqual"}
@@ -80,7 +79,7 @@ class _Readers:
                 )
                 for k in (0, 1)
             )
-        except _UNFIT:
+        except UNFIT:
             return False
         if not all(self._are_moved(*pair) for pair in zip(first, last, strict=True)):
             return False

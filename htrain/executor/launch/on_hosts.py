@@ -91,8 +91,9 @@ class _Started:
     def end(self) -> None:
         """Wait for agents that know that the run is over; end the others."""
         self._over.set()
+        deadline = time.monotonic() + _LAST_SECONDS  # of all together
         for thread in self._threads:
-            thread.join(_LAST_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             for process in self._running.values():
                 process.terminate()
