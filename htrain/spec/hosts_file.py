@@ -79,7 +79,7 @@ def _shared_out(hosts: Sequence[str], processes: Sequence[Sequence[str]]) -> Map
 
 def load_hosts(path: Path) -> Hosts:
     """The hosts of a file. Raises ClusterError naming file and line."""
-    document = read_yaml(path, ClusterError)
+    document = read_yaml(path, ClusterError, missing=f"; give a cluster file with a section '{HOSTS}'")
     entry = document.mapping().get(HOSTS)
     if entry is None:
         raise ClusterError(
